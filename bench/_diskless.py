@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from bench._nodes import Cluster
-from polynya.cli.storage.s3_server import S3Place, running_s3
+from polynya.cli.storage.s3_server import S3Location, running_s3
 
 NODES = 3
 INTERVAL = 0.25
@@ -24,8 +24,8 @@ CREATORS = 16
 class Servers:
     """The cluster and its S3 server. Numbers so far."""
 
-    def __init__(self, place: S3Place, cluster: Cluster) -> None:
-        self.place, self.cluster = place, cluster
+    def __init__(self, location: S3Location, cluster: Cluster) -> None:
+        self.location, self.cluster = location, cluster
         self.ports = [cluster.port + 10 * number for number in range(NODES)]
         self._s3 = next(
             child for child in psutil.Process().children() if "weed" in child.cmdline()[0]
@@ -54,12 +54,12 @@ def running_servers(directory: str | None) -> Iterator[Servers]:
     """Run an S3 server, and a cluster that stores its objects there."""
     with (
         tempfile.TemporaryDirectory(dir=directory) as folder,
-        running_s3(Path(folder) / "s3") as place,
+        running_s3(Path(folder) / "s3") as location,
     ):
-        for key, value in place.settings.items():
+        for key, value in location.settings.items():
             os.environ[f"POLYNYA_COLD_{key.upper()}"] = value
         with Cluster(directory=directory) as cluster:
-            yield Servers(place, cluster)
+            yield Servers(location, cluster)
 
 
 async def create(port: int, names: Sequence[str]) -> None:

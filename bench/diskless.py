@@ -39,7 +39,7 @@ from bench._diskless import (
 )
 from bench._nodes import machine
 from bench._rounds import Figures, in_turn, table
-from polynya.cli.storage.s3_server import S3Place
+from polynya.cli.storage.s3_server import S3Location
 from polynya.diskless.buffer import PackBuffer, Taken, build
 from polynya.replica.log import decode_command, encode_command
 from polynya.stream.features.appends.commands import Append
@@ -97,8 +97,8 @@ class Writers:
 class Puts:
     """PUTs of the benchmark itself, as a node makes them."""
 
-    def __init__(self, place: S3Place) -> None:
-        settings = place.settings
+    def __init__(self, location: S3Location) -> None:
+        settings = location.settings
         self._store = S3Store(
             settings["s3_bucket"],
             endpoint=settings["s3_endpoint"],
@@ -147,7 +147,7 @@ def small_appends(servers: Servers, streams: int, seconds: float) -> Figures:
     names = [f"small-{streams}/{number}" for number in range(streams)]
     writers = Writers(servers.ports, names, os.urandom(SMALL_BYTES))
     connections = min(CONNECTIONS_MAX, max(NODES, streams // IN_FLIGHT))
-    puts = Puts(servers.place)
+    puts = Puts(servers.location)
 
     async def run() -> Figures:
         await create(servers.ports[0], names)
@@ -199,7 +199,7 @@ def large_appends(servers: Servers, seconds: float) -> Figures:
         cpu, s3 = sum(servers.cluster.cpu()) - cpu, servers.s3_cpu() - s3
         packs = servers.diskless("packs") - packs
         crossed = {kind: now - before[kind] for kind, now in servers.between_nodes().items()}
-        ceiling = await Puts(servers.place).ceiling(int(size / packs), seconds / 2)
+        ceiling = await Puts(servers.location).ceiling(int(size / packs), seconds / 2)
         return {
             "mb_per_second": size / took / 1e6,
             "s3_ceiling_mb_per_second": ceiling / 1e6,
@@ -220,11 +220,11 @@ def commit_cpu(streams: int) -> Figures:
     each of three nodes."""
     machine_, now = Machine(1, 16), 1_700_000_000_000
     names = [f"commit/{number}" for number in range(streams)]
-    for place, name in enumerate(names, 1):
+    for location, name in enumerate(names, 1):
         made = Create(
             name, now, "text/plain", Encoding.BYTES, ttl_seconds=None, profile=Profile.DISKLESS
         )
-        assert machine_.apply(made, place).code == Code.CREATED
+        assert machine_.apply(made, location).code == Code.CREATED
     payload = os.urandom(SMALL_BYTES)
     batch = Batch(Encoding.BYTES, 1, payload, crc32c(payload))
     once = thrice = built = 0.0

@@ -127,11 +127,11 @@ def paged_state() -> tuple[bytes, int, int]:
 
 def loaded_memory(path: Path) -> float:
     """Return the MiB that a state takes when it is read from its snapshot."""
-    machine_from(snapshot_of(Machine(1)), lambda place, uid: b"")  # imports what it needs
+    machine_from(snapshot_of(Machine(1)), lambda position, uid: b"")  # imports what it needs
     data = path.read_bytes()
     collect()
     before = resident()
-    machine = machine_from(data, lambda place, uid: b"")
+    machine = machine_from(data, lambda position, uid: b"")
     collect()
     return (resident() - before) / MIB + 0 * machine.directory.count
 

@@ -140,12 +140,12 @@ async def drive_nats(servers: Nats, arguments: argparse.Namespace) -> Figures:
     async def silent(error: Exception) -> None:
         """Ignore the error: connecting is retried while the servers start."""
 
-    places = [
+    addresses = [
         f"nats://127.0.0.1:{servers.port + 10 * (number % 3)}"
         for number in range(arguments.clients)
     ]
     connections = [
-        await nats.connect(place, connect_timeout=30, error_cb=silent) for place in places
+        await nats.connect(address, connect_timeout=30, error_cb=silent) for address in addresses
     ]
     contexts = [connection.jetstream(timeout=30) for connection in connections]
     async with asyncio.timeout(60):

@@ -4,10 +4,10 @@
 Counts the Python calls of this package between the arrival of the request's bytes and the answer,
 on the core's loop thread, and takes the least of some repeats: a timer may fall between. A *first*
 append is parsed in full; a *learned* one has the same head as the append before it on its
-connection. A coroutine that goes on counts as a call. A Kafka Produce has one batch of one record of an idempotent producer, acks=-1. A Fetch
-is of one partition; one that *wakes* came before its record, and counts what it adds to the Produce
-of that record. Calls of comprehensions are left out. `--save` writes bench/trace_counts.json.
-"""
+connection. A coroutine that goes on counts as a call. A Kafka Produce has one batch of one record
+of an idempotent producer, acks=-1. A Fetch is of one partition; one that *wakes* came before its
+record, and counts what it adds to the Produce of that record. Calls of comprehensions are left out.
+`--save` writes bench/trace_counts.json."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Counts(msgspec.Struct, frozen=True):
     rooms: int
     room_changes: int
 
-    def told(self) -> str:
+    def summary(self) -> str:
         return (
             f"{self.calls:3} calls {self.files:3} files {self.rooms:3} rooms "
             f"{self.room_changes:3} room changes"
@@ -305,7 +305,7 @@ def main() -> None:
         print(text)
         return
     for each in found:
-        print(f"{each.name:18} {each.counts.told()}")
+        print(f"{each.name:18} {each.counts.summary()}")
         if options.calls:
             print(*(f"    {call}" for call in each.trace.calls), sep="\n")
 

@@ -3,14 +3,17 @@
     python -m bench.transactions [--servers polynya,diskless,kafka] [--rounds 3] [--seconds 8]
         [--parts one,spread,many,plain] [--producers 20]
 
-Polynya fsyncs; Kafka does not, as is its default. `diskless` is Polynya with diskless topics. A round
-starts fresh servers and warms them up; rounds go through the servers forwards and backwards. Parts:
+Polynya fsyncs; Kafka does not, as is its default. `diskless` is Polynya with diskless topics. A
+round starts fresh servers and warms them up; rounds go through the servers forwards and backwards.
+Parts:
 
-* `one`: a producer with one record a transaction, as fast as it goes. The lag of the stable end is the
+* `one`: a producer with one record a transaction, as fast as it goes. The lag of the stable end is
+the
   time from the answer to a commit until a reader of committed records has the record.
 * `spread`: a transaction each 100 ms with 100 records over 10 partitions; the time from a record's
   send to its reader.
-* `many`: `--producers` of them, each with 10 transactions a second over 4 partitions. CPU is that of
+* `many`: `--producers` of them, each with 10 transactions a second over 4 partitions. CPU is that
+of
   all servers.
 * `plain`: produce and fetch without transactions.
 
@@ -60,8 +63,8 @@ class Reader(threading.Thread):
                 "fetch.error.backoff.ms": 5,
             }
         )
-        places = [TopicPartition(topic, number, 0) for number in range(partitions)]
-        self._consumer.assign(places)
+        assigned = [TopicPartition(topic, number, 0) for number in range(partitions)]
+        self._consumer.assign(assigned)
 
     def run(self) -> None:
         while not self._over.is_set():

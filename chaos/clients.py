@@ -81,7 +81,7 @@ class Clients:
         self._tails_stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._tail_tasks: list[asyncio.Task[None]] = []
-        self._known: dict[str, int] = dict.fromkeys(streams, 0)  # a place that was seen
+        self._known: dict[str, int] = dict.fromkeys(streams, 0)  # a position that was seen
 
     async def create(self) -> None:
         """All streams. Raises Wrong."""
@@ -216,7 +216,7 @@ class Clients:
             append.outcome, append.ended = OK, now
             if answer.status == 204 and append.produced:
                 return True  # a repeat is told the end of the stream
-            self._acknowledged(append, _place(answer))
+            self._acknowledged(append, _position(answer))
             return True
         if outcome not in ("refused", "unknown") or answer.status not in (503, 507, 429):
             self.wrong.append(f"{append.stream}: node {append.by} answers an append with {answer}")
@@ -299,7 +299,7 @@ class Clients:
         if answer.status != 200:
             self.wrong.append(f"{stream}: node {node} answers a read from {begin} on with {answer}")
             return
-        end = _place(answer)
+        end = _position(answer)
         if end is None:
             self.wrong.append(
                 f"{stream}: node {node} answers a read without saying where it ends: {answer}"
@@ -385,7 +385,7 @@ class Clients:
             if answer.status != 200:
                 self._refused(tail, node, begin, answer)
                 return
-            end = _place(answer)
+            end = _position(answer)
             tail.pieces.append(
                 Piece(node, begin, json.loads(answer.body), -1 if end is None else end)
             )
@@ -408,9 +408,9 @@ class Clients:
             self.wrong.append(f"a client ended with {fault!r}")
 
 
-def offset(place: int) -> str:
+def offset(position: int) -> str:
     """The number decides; the byte position need not be known."""
-    return f"{place:016d}_{0:016d}"
+    return f"{position:016d}_{0:016d}"
 
 
 def _number(token: str) -> int:
@@ -439,7 +439,7 @@ async def read_all(connection: Connection, stream: str, *, local: bool = False) 
         connection.close()
 
 
-def _place(answer: Answer) -> int | None:
+def _position(answer: Answer) -> int | None:
     token = answer.headers.get("stream-next-offset")
     return None if token is None else _number(token)
 

@@ -97,7 +97,7 @@ def run_parts(parts: Sequence[str], options: argparse.Namespace, results: Result
                 conditions=conditions,
             )
             results.machine = machine()
-            print(f"== {part}: {conditions.told()}", flush=True)
+            print(f"== {part}: {conditions.summary()}", flush=True)
             write_results(results)
 
 

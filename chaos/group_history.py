@@ -1,6 +1,6 @@
 """The history of the members of a Kafka consumer group, and its check.
 
-Offsets are places in the log of a partition, as in `chaos.history`. Times are of one monotonic
+Offsets are positions in the log of a partition, as in `chaos.history`. Times are of one monotonic
 clock, in seconds."""
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ def _check_deliveries(deliveries: list[Delivery], final: list[str]) -> Iterator[
 def _check_steps(deliveries: list[Delivery]) -> Iterator[str]:
     """Check that no record is missing, repeated or out of order from the start of an assignment
     on."""
-    places: dict[tuple[str, int], int] = {}
+    positions: dict[tuple[str, int], int] = {}
     for each in deliveries:
         key = each.member, each.assignment
-        if places.setdefault(key, each.offset) != each.offset:
-            yield f"step: {each.member} got {each.offset} where {places[key]} is next"
-        places[key] = each.offset + 1
+        if positions.setdefault(key, each.offset) != each.offset:
+            yield f"step: {each.member} got {each.offset} where {positions[key]} is next"
+        positions[key] = each.offset + 1
 
 
 def _check_commits(commits: list[Commit], committed: list[Committed]) -> Iterator[str]:

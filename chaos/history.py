@@ -1,8 +1,8 @@
 """The history of a cluster's clients, and the check that one log explains all of it.
 
-The full read at the end gives every append its place; all else follows from places, in O(n log
-n). Every record is unique: `WRITER.NUMBER.PART`. Times are of one monotonic clock, in seconds;
-places are record numbers, which offsets carry."""
+The full read at the end gives every append its position; all else follows from positions, in O(n
+log n). Every record is unique: `WRITER.NUMBER.PART`. Times are of one monotonic clock, in seconds;
+positions are record numbers, which offsets carry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE_RECORDS = 10_000  # a piece of so many may be a page, which ends where it i
 
 class Append(msgspec.Struct):
     """One append of whole records, or all tries of a producer until it was acknowledged. `end` is
-    the place behind it, if the answer told."""
+    the position behind it, if the answer told."""
 
     stream: str
     writer: str
@@ -49,7 +49,7 @@ class Read(msgspec.Struct):
 
 
 class Piece(msgspec.Struct):
-    """One delivery to a tail: records, and the place from which it would resume."""
+    """One delivery to a tail: records, and the position from which it would resume."""
 
     node: int
     begin: int
@@ -91,8 +91,8 @@ def differences(found: list[str], records: list[str]) -> list[str]:
         return []
     at = next(
         (
-            place
-            for place, (one, other) in enumerate(zip(found, records, strict=False))
+            position
+            for position, (one, other) in enumerate(zip(found, records, strict=False))
             if one != other
         ),
         min(len(found), len(records)),
@@ -106,12 +106,12 @@ def differences(found: list[str], records: list[str]) -> list[str]:
 
 def _check_stream(history: History, stream: str, final: list[str]) -> Iterator[str]:
     appends = [append for append in history.appends if append.stream == stream]
-    places = {record: place for place, record in enumerate(final)}
+    positions = {record: position for position, record in enumerate(final)}
     yield from _check_unique(final)
     yield from _check_strangers(appends, final)
     for append in appends:
-        yield from _check_append(append, places)
-    yield from _check_producers(appends, places)
+        yield from _check_append(append, positions)
+    yield from _check_producers(appends, positions)
     reads = [read for read in history.reads if read.stream == stream]
     for read in reads:
         if read.records != final[read.begin : read.end]:
@@ -119,18 +119,18 @@ def _check_stream(history: History, stream: str, final: list[str]) -> Iterator[s
                 f"read: node {read.node} gave {_shown(read.records)} from {read.begin} on, where "
                 f"{_shown(final[read.begin : read.end])} is"
             )
-    yield from _check_order(appends, reads, places, len(final))
+    yield from _check_order(appends, reads, positions, len(final))
     tails = [tail for tail in history.tails if tail.stream == stream]
     for tail in tails:
         yield from _check_tail(tail, final)
-    yield from _check_halves(appends, reads, tails, places)
+    yield from _check_halves(appends, reads, tails, positions)
 
 
 def _check_unique(final: list[str]) -> Iterator[str]:
     seen: set[str] = set()
-    for place, record in enumerate(final):
+    for position, record in enumerate(final):
         if record in seen:
-            yield f"twice: {record} is there again at {place}"
+            yield f"twice: {record} is there again at {position}"
         seen.add(record)
 
 
@@ -141,8 +141,8 @@ def _check_strangers(appends: list[Append], final: list[str]) -> Iterator[str]:
         yield f"stranger: nobody sent {_shown(strangers)}"
 
 
-def _check_append(append: Append, places: dict[str, int]) -> Iterator[str]:
-    found = [places[record] for record in append.records if record in places]
+def _check_append(append: Append, positions: dict[str, int]) -> Iterator[str]:
+    found = [positions[record] for record in append.records if record in positions]
     if not found:
         if append.outcome == OK:
             yield f"lost: {append.records[0]} was acknowledged by node {append.by} and is not there"
@@ -161,7 +161,7 @@ def _check_append(append: Append, places: dict[str, int]) -> Iterator[str]:
         )
 
 
-def _check_producers(appends: list[Append], places: dict[str, int]) -> Iterator[str]:
+def _check_producers(appends: list[Append], positions: dict[str, int]) -> Iterator[str]:
     """Check each producer's sequence: in order, without a gap before any stored record."""
     producers: dict[str, list[Append]] = {}
     for append in appends:
@@ -171,29 +171,29 @@ def _check_producers(appends: list[Append], places: dict[str, int]) -> Iterator[
         there = [
             append
             for append in sorted(mine, key=lambda each: each.number)
-            if append.records[0] in places
+            if append.records[0] in positions
         ]
         if [append.number for append in there] != list(range(len(there))):
             yield f"gap: of {writer} there are {_shown([str(append.number) for append in there])}"
-        at = [places[append.records[0]] for append in there]
+        at = [positions[append.records[0]] for append in there]
         if at != sorted(at):
             yield f"order: what {writer} produced is not in its order"
 
 
 def _check_order(
-    appends: list[Append], reads: list[Read], places: dict[str, int], length: int
+    appends: list[Append], reads: list[Read], positions: dict[str, int], length: int
 ) -> Iterator[str]:
     """Check linearizability: an operation that began later is not placed before one that had
     ended, and sees all of it; no operation sees one that had not begun."""
-    # at each place: when the latest of all appends up to it began
+    # at each position: when the latest of all appends up to it began
     begun = [-math.inf] * (length + 1)
     operations: list[
         tuple[float, float, int, int, str]
     ] = []  # began, ended, sees at least, is seen as, name
     for append in appends:
-        if append.records[0] not in places:
+        if append.records[0] not in positions:
             continue
-        first = places[append.records[0]]
+        first = positions[append.records[0]]
         end = min(first + len(append.records), length)
         begun[end] = max(begun[end], append.began)
         operations.append(
@@ -205,8 +205,8 @@ def _check_order(
                 f"the append of {append.records[0]}",
             )
         )
-    for place in range(1, length + 1):
-        begun[place] = max(begun[place], begun[place - 1])
+    for position in range(1, length + 1):
+        begun[position] = max(begun[position], begun[position - 1])
     for read in reads:
         if begun[min(read.end, length)] > read.ended:
             yield f"future: a read on node {read.node} ended before what it saw began"
@@ -230,40 +230,44 @@ def _sweep(operations: Sequence[tuple[float, float, int, int, str]]) -> Iterator
 
 
 def _check_tail(tail: Tail, final: list[str]) -> Iterator[str]:
-    """Ordered, unique, without a gap, resumed where it was, told its place, and in the end
+    """Ordered, unique, without a gap, resumed where it was, told its position, and in the end
     complete."""
-    place = 0
+    position = 0
     for piece in tail.pieces:
-        if piece.begin != place:
+        if piece.begin != position:
             yield (
                 f"resume: tail {tail.name} asked node {piece.node} from {piece.begin} on, and had "
-                f"got as far as {place}"
+                f"got as far as {position}"
             )
-        place = piece.begin + len(piece.records)
-        if piece.records != final[piece.begin : place]:
+        position = piece.begin + len(piece.records)
+        if piece.records != final[piece.begin : position]:
             yield (
                 f"tail: node {piece.node} sent {tail.name} {_shown(piece.records)} from "
                 f"{piece.begin} on, where "
-                f"{_shown(final[piece.begin : place])} is"
+                f"{_shown(final[piece.begin : position])} is"
             )
-        if piece.told != place:
+        if piece.told != position:
             yield (
                 f"bookmark: node {piece.node} told tail {tail.name} to go on at {piece.told}, and "
-                f"it had got as far as {place}"
+                f"it had got as far as {position}"
             )
-            place = piece.told
-    if place < len(final):
-        yield f"unseen: tail {tail.name} got {place} of {len(final)} records"
+            position = piece.told
+    if position < len(final):
+        yield f"unseen: tail {tail.name} got {position} of {len(final)} records"
 
 
 def _check_halves(
-    appends: list[Append], reads: list[Read], tails: list[Tail], places: dict[str, int]
+    appends: list[Append], reads: list[Read], tails: list[Tail], positions: dict[str, int]
 ) -> Iterator[str]:
     """Check that the records of one append appear together: neither the end of a read nor a
     delivery lies between them."""
     ends = {
         0,
-        *(places[append.records[-1]] + 1 for append in appends if append.records[-1] in places),
+        *(
+            positions[append.records[-1]] + 1
+            for append in appends
+            if append.records[-1] in positions
+        ),
     }
     for read in reads:
         if read.whole and read.end not in ends:

@@ -13,7 +13,7 @@ from chaos.clients import Clients, Later
 from chaos.disks import Folder
 from chaos.network import Loopback
 from chaos.nodes import FIRST, Cluster, Node
-from chaos.proxy import Network, Pair, Place, Wires
+from chaos.proxy import Address, Network, Pair, Wires
 from chaos.releases import Release, Said
 
 WELL_SECONDS = 90.0
@@ -37,7 +37,7 @@ class Options(msgspec.Struct, frozen=True):
 class Direct(Wires):
     """No proxies: nodes reach each other where they are."""
 
-    async def listen(self, node: int, at: Place, to: Place, network: Network) -> None:
+    async def listen(self, node: int, at: Address, to: Address, network: Network) -> None:
         self.doors[node] = to
 
     def carried(self) -> set[Pair]:

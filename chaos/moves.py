@@ -68,10 +68,10 @@ async def order(cluster: Cluster, path: str, body: dict[str, Any], draw: Random)
         ]
         if able:
             number, asked = draw.choice(able), json.dumps(body).encode()
-            place, dial = cluster.network.admin(number), partial(cluster.network.dial, number)
+            address, dial = cluster.network.admin(number), partial(cluster.network.dial, number)
             try:
                 answer = await ask_once(
-                    place,
+                    address,
                     "POST",
                     f"/v1/cluster/{path}",
                     asked,

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from chaos.ports import hold_row
-from chaos.proxy import Place, Wires
+from chaos.proxy import Address, Wires
 
 HTTP_PORT, PEER_PORT, KAFKA_PORT = 4437, 4439, 9092
 PORTS = 10  # held for a node: HTTP, admin, peers, Kafka; its cores have up to seven …
@@ -42,31 +42,31 @@ class Loopback:
         for node in nodes:
             self._hold(node)
 
-    def http(self, node: int) -> Place:
+    def http(self, node: int) -> Address:
         return "127.0.0.1", self._base[node]
 
-    def admin(self, node: int) -> Place:
+    def admin(self, node: int) -> Address:
         return "127.0.0.1", self._base[node] + 1
 
     def dial(self, node: int) -> socket.socket:
         """A socket for `admin`."""
         return socket.socket()
 
-    def peer(self, node: int) -> Place:
+    def peer(self, node: int) -> Address:
         return "127.0.0.1", self._base[node] + 2
 
-    def kafka(self, node: int) -> Place:
+    def kafka(self, node: int) -> Address:
         return "127.0.0.1", self._base[node] + 3
 
-    def door(self, node: int) -> Place:
+    def door(self, node: int) -> Address:
         return "127.0.0.1", 0
 
-    def source(self, pair: tuple[int, int]) -> Place:
+    def source(self, pair: tuple[int, int]) -> Address:
         """Return the source address of the proxy's connection to the second of the pair for the
         first."""
         return "127.0.0.1", 0
 
-    def sender(self, place: Place) -> int:
+    def sender(self, address: Address) -> int:
         """The node that a connection comes from; 0: its address does not tell."""
         return 0
 
@@ -115,10 +115,10 @@ class Namespaces:
         self.nodes, self.name = list(nodes), name
         self._net = _free_net(name)
 
-    def http(self, node: int) -> Place:
+    def http(self, node: int) -> Address:
         return f"{self._net}.0.{node}", HTTP_PORT
 
-    def admin(self, node: int) -> Place:
+    def admin(self, node: int) -> Address:
         return "127.0.0.1", HTTP_PORT + 1
 
     def dial(self, node: int) -> socket.socket:
@@ -134,20 +134,20 @@ class Namespaces:
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(enter).result()
 
-    def peer(self, node: int) -> Place:
+    def peer(self, node: int) -> Address:
         return f"{self._net}.0.{node}", PEER_PORT
 
-    def kafka(self, node: int) -> Place:
+    def kafka(self, node: int) -> Address:
         return f"{self._net}.0.{node}", KAFKA_PORT
 
-    def door(self, node: int) -> Place:
+    def door(self, node: int) -> Address:
         return f"{self._net}.1.{node}", PEER_PORT
 
-    def source(self, pair: tuple[int, int]) -> Place:
+    def source(self, pair: tuple[int, int]) -> Address:
         return f"{self._net}.{10 + pair[0]}.{pair[1]}", 0
 
-    def sender(self, place: Place) -> int:
-        return int(place[0].rpartition(".")[2])
+    def sender(self, address: Address) -> int:
+        return int(address[0].rpartition(".")[2])
 
     @property
     def outside(self) -> str:
@@ -167,8 +167,8 @@ class Namespaces:
     def add(self, node: int) -> None:
         bridge, space = self.name, self.space(node)
         pairs = [pair for other in self.nodes for pair in ((node, other), (other, node))]
-        for place in (self.door(node), *map(self.source, pairs)):
-            _run("ip", "addr", "add", f"{place[0]}/16", "dev", bridge)
+        for address in (self.door(node), *map(self.source, pairs)):
+            _run("ip", "addr", "add", f"{address[0]}/16", "dev", bridge)
         _run("ip", "netns", "add", space)
         _run(
             "ip",

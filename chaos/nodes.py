@@ -22,7 +22,7 @@ import psutil
 
 from chaos.disks import Disk, Folder
 from chaos.network import Loopback, Namespaces
-from chaos.proxy import Pair, Place, Wires
+from chaos.proxy import Address, Pair, Wires
 from chaos.shim import Orders
 from chaos.wire import Lost, Unsent, ask_once
 
@@ -216,7 +216,7 @@ class Cluster:
         self.kafka = kafka  # the nodes serve it where clients reach them
         self.folder, self.network, self.wires, self.cores = folder, network, wires, cores
         self.nodes: dict[int, Node] = {}
-        self.addresses: dict[int, Place] = {}  # where those serve that clients may ask
+        self.addresses: dict[int, Address] = {}  # where those serve that clients may ask
         self.aims: list[int] = []
         self.leaving: dict[int, int] = {}
         self.readers: set[int] = set()  # read replicas
@@ -265,7 +265,8 @@ class Cluster:
             node.config.write_text(self._settings(number, self.numbers, joins=False))
 
     async def hot_bytes(self) -> int:
-        """Return the bytes that are in no pack yet, on all nodes; -1 while a node does not answer."""
+        """Return the bytes that are in no pack yet, on all nodes; -1 while a node does not
+        answer."""
         total = 0
         for number in self.numbers:
             try:
@@ -302,16 +303,16 @@ class Cluster:
         self.last = max(self.last, number)
         await self.wires.listen(number, self.network.door(number), self.network.peer(number), self)
 
-    def sender(self, place: Place) -> int:
+    def sender(self, address: Address) -> int:
         """The node that a connection comes from, for the wires; 0: none."""
-        number = self.network.sender(place)
+        number = self.network.sender(address)
         if number:
             return number
-        sockets = sockets_at(place[1])
+        sockets = sockets_at(address[1])
         nodes = list(self.nodes.values()) if sockets else []
         return next((node.number for node in nodes if node.has_one_of(sockets)), 0)
 
-    def source(self, pair: Pair) -> Place:
+    def source(self, pair: Pair) -> Address:
         return self.network.source(pair)
 
     async def _lay_out(self, number: int, peers: list[int], *, joins: bool) -> Node:
@@ -469,8 +470,8 @@ def odd_of(log: str) -> list[str]:
         if "Traceback" in line:
             block = list(itertools.takewhile(lambda one: one.startswith(" "), lines[at + 1 :]))
             end = lines[at + 1 + len(block) : at + 2 + len(block)]
-            places = [one.strip() for one in block if one.lstrip().startswith("File ")]
-            told = " | ".join([line, *places[-1:], *end])
+            addresses = [one.strip() for one in block if one.lstrip().startswith("File ")]
+            told = " | ".join([line, *addresses[-1:], *end])
         if not _EXPLAINED.search(told):
             odd.append(told)
     return odd

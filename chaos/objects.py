@@ -13,7 +13,7 @@ from random import Random
 
 import msgspec
 
-from chaos.proxy import Place, reset_at_close
+from chaos.proxy import Address, reset_at_close
 
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>later</Message></Error>"
 _CLASH = b"<Error><Code>ConditionalRequestConflict</Code><Message>retry</Message></Error>"
@@ -69,16 +69,16 @@ class Store:
         self.met: Counter[str] = Counter()
         self._random = Random(f"store {seed}")
         self._server: asyncio.Server | None = None
-        self._to: Place = ("", 0)
+        self._to: Address = ("", 0)
         self._open: set[asyncio.StreamWriter] = set()
         self._fair = asyncio.Event()
 
-    async def listen(self, host: str, to: Place) -> Place:
+    async def listen(self, host: str, to: Address) -> Address:
         """Listen, and return the address at which nodes reach the store."""
         self._to = to
         self._server = await asyncio.start_server(self._serve, host, 0)
-        place: Place = self._server.sockets[0].getsockname()[:2]
-        return place
+        address: Address = self._server.sockets[0].getsockname()[:2]
+        return address
 
     def turn(self, weather: Weather) -> None:
         """Apply new conditions from now on. A store that goes down closes its open connections."""
@@ -204,6 +204,6 @@ def server() -> Iterator[dict[str, str]]:
         yield started.settings()
 
 
-def place_of(endpoint: str) -> Place:
+def address_of(endpoint: str) -> Address:
     host, _, port = endpoint.removeprefix("http://").rpartition(":")
     return host, int(port)

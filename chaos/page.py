@@ -17,7 +17,8 @@ WRONG_CHARACTERS = 200  # shown of what was wrong in a run
 
 APPENDIX_HEAD = """# Reliability: counters and defects
 
-<!-- written by `python -m chaos.evidence` (`make evidence`): edit `chaos/page.py` and `found.py` instead -->
+<!-- written by `python -m chaos.evidence` (`make evidence`): edit `chaos/page.py` and `found.py`
+instead -->
 
 Counters and defect lists for [reliability.md](reliability.md).
 """
@@ -80,7 +81,7 @@ def _runs(results: Results) -> str:
             around = (
                 "what ran beside it was not recorded"
                 if when.conditions is None
-                else when.conditions.told()
+                else when.conditions.summary()
             )
             by_run.setdefault((when.date, when.commit, around), []).append(part)
     lines = [

@@ -13,7 +13,7 @@ import msgspec
 
 CHUNK_BYTES = 1 << 16
 PACKET_BYTES = 1400
-Place = tuple[str, int]
+Address = tuple[str, int]
 Pair = tuple[int, int]  # from one node to another
 
 
@@ -21,9 +21,9 @@ class Network(Protocol):
     """A network that identifies a connection's source node (0: none of the cluster) and the
     address from which a proxy connects."""
 
-    def sender(self, place: Place) -> int: ...
+    def sender(self, address: Address) -> int: ...
 
-    def source(self, pair: Pair) -> Place: ...
+    def source(self, pair: Pair) -> Address: ...
 
 
 class Way(msgspec.Struct):
@@ -41,7 +41,7 @@ class Wires:
 
     def __init__(self, seed: int) -> None:
         self.ways: dict[Pair, Way] = {}
-        self.doors: dict[int, Place] = {}
+        self.doors: dict[int, Address] = {}
         self._random = Random(f"wires {seed}")
         self._servers: list[asyncio.Server] = []
         self._open: set[tuple[Pair, asyncio.StreamWriter]] = set()
@@ -50,7 +50,7 @@ class Wires:
     def pairs(self) -> list[Pair]:
         return list(self.ways)
 
-    async def listen(self, node: int, at: Place, to: Place, network: Network) -> None:
+    async def listen(self, node: int, at: Address, to: Address, network: Network) -> None:
         """Serve the door of a node; port 0 takes a free one."""
         for other in self.doors:
             for pair in ((node, other), (other, node)):
@@ -58,10 +58,10 @@ class Wires:
                 self.ways[pair].open.set()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            place = writer.get_extra_info("peername")[:2]
+            address = writer.get_extra_info("peername")[:2]
             # in a thread: on a loaded machine many connections come again while one is looked up
             try:
-                sender = await asyncio.to_thread(network.sender, place)
+                sender = await asyncio.to_thread(network.sender, address)
             except asyncio.CancelledError:  # at the end of a run
                 reset_at_close(writer)
                 return
@@ -87,7 +87,8 @@ class Wires:
         self.ways[pair].rate = rate
 
     def hold(self, pair: Pair) -> None:
-        """Hold all bytes without loss: above TCP, a network that drops everything looks like this."""
+        """Hold all bytes without loss: above TCP, a network that drops everything looks like
+        this."""
         self.ways[pair].open.clear()
 
     def reset(self, pair: Pair) -> int:
@@ -112,7 +113,7 @@ class Wires:
     async def _serve(
         self,
         pair: Pair,
-        onward: tuple[str, Place],
+        onward: tuple[str, Address],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:

@@ -46,7 +46,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
             reasons.append(f"the hypervisor took {self.stolen:.0f} % of the machine")
         return ", ".join(reasons)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Describe them in a line."""
         beside = f"beside it other processes took {self.others:.1f} % of the machine"
         return (

@@ -164,7 +164,7 @@ class When(msgspec.Struct, kw_only=True):
     conditions: Conditions | None = None
 
     def __str__(self) -> str:
-        around = "" if self.conditions is None else f", {self.conditions.told()}"
+        around = "" if self.conditions is None else f", {self.conditions.summary()}"
         return f"{self.date}, commit {self.commit}, `{self.command}`{around}"
 
 

@@ -112,7 +112,8 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 class Run:
-    """A run of one seed: the nodes, the faults, and the findings. Prints a line for each episode."""
+    """A run of one seed: the nodes, the faults, and the findings. Prints a line for each
+    episode."""
 
     def __init__(self, options: Options, folder: Path, name: str) -> None:
         self.options, self.folder, self.name = options, folder, name
@@ -166,7 +167,7 @@ class Run:
         """Settings of the nodes for the S3 server, through the proxy; none: a folder."""
         if not settings:
             return []
-        host, port = await self.store.listen(host, objects.place_of(settings["s3_endpoint"]))
+        host, port = await self.store.listen(host, objects.address_of(settings["s3_endpoint"]))
         return [
             f'{name} = "{value}"'
             for name, value in (settings | {"s3_endpoint": f"http://{host}:{port}"}).items()
@@ -227,9 +228,9 @@ class Run:
         """Ask one node after the other for a pass of key compaction, as an operator may."""
         while True:
             for number in cluster.numbers:
-                place = cluster.network.http(number)
+                address = cluster.network.http(number)
                 with suppress(Lost, Unsent):
-                    await ask_once(place, "POST", f"/v1/compaction/{stream}", seconds=5.0)
+                    await ask_once(address, "POST", f"/v1/compaction/{stream}", seconds=5.0)
                 await asyncio.sleep(COMPACT_SECONDS)
 
     async def _kafka_clients(self, cluster: Cluster) -> list[KafkaProcess]:

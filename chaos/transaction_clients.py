@@ -1,9 +1,9 @@
-"""Transactional Kafka clients: producers that fight for their ids, abort at random and stop without a
-word, a copier that commits its position with its outputs, and readers with both isolation levels.
+"""Transactional Kafka clients: producers that fight for their ids, abort at random and stop without
+a word, a copier that commits its position with its outputs, and readers with both isolation levels.
 `chaos/transaction_history.py` judges them.
 
-They are in the process of `chaos/kafka_clients.py`. The run changes the profile of one topic and reads
-by HTTP (`chaos/transaction_watch.py`)."""
+They are in the process of `chaos/kafka_clients.py`. The run changes the profile of one topic and
+reads by HTTP (`chaos/transaction_watch.py`)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PROFILES = {
 }
 PARTITIONS = {INPUT: 1, REPLICATED: 2, DISKLESS: 2, SWITCHED: 2}
 PLACES = [(topic, number) for topic, count in PARTITIONS.items() for number in range(count)]
-WRITTEN = [place for place in PLACES if place[0] != INPUT]
+WRITTEN = [topic_partition for topic_partition in PLACES if topic_partition[0] != INPUT]
 IDS, INSTANCES = 2, 2  # of the writers
 COPIER, COPIERS = "chaos-tx-copier", 2  # the id and the group of the copier, and its instances
 OUTPUT = (SWITCHED, 0)
@@ -74,7 +74,7 @@ def stream_of(topic: str, partition: int) -> str:
     return f"kafka/{topic}/{partition}"
 
 
-STREAMS = [stream_of(*place) for place in PLACES]
+STREAMS = [stream_of(*topic_partition) for topic_partition in PLACES]
 
 
 class TransactionsFound(msgspec.Struct):
@@ -120,10 +120,14 @@ class Instance:
         return made
 
     def produce(
-        self, of: Transaction, place: tuple[str, int], value: str, sources: tuple[str, ...] = ()
+        self,
+        of: Transaction,
+        topic_partition: tuple[str, int],
+        value: str,
+        sources: tuple[str, ...] = (),
     ) -> None:
-        topic, partition = place
-        made = Produce(stream_of(*place), [value], self._now(), sources=[*sources])
+        topic, partition = topic_partition
+        made = Produce(stream_of(*topic_partition), [value], self._now(), sources=[*sources])
         of.produces.append(made)
 
         def delivered(error: Any, message: Any) -> None:
@@ -143,17 +147,17 @@ class Instance:
 
         made = Offsets(group, {stream_of(INPUT, 0): offset}, self._now())
         of.offsets.append(made)
-        places = [TopicPartition(INPUT, 0, offset)]
+        partitions = [TopicPartition(INPUT, 0, offset)]
 
         def send() -> None:
             metadata = consumer.consumer_group_metadata()
-            self._client.send_offsets_to_transaction(places, metadata, CALL_SECONDS)
+            self._client.send_offsets_to_transaction(partitions, metadata, CALL_SECONDS)
 
         self._must("offsets", send, made)
 
     def end(self, of: Transaction, kind: str) -> None:
-        """Commit or abort. A commit that the client gives up is aborted, with an unknown outcome. An
-        abort of records that were never sent is answered without a request: it shows nothing."""
+        """Commit or abort. A commit that the client gives up is aborted, with an unknown outcome.
+        An abort of records that were never sent is answered without a request: it shows nothing."""
         made = of.end = End(kind, self._now())
         call = self._client.commit_transaction if kind == COMMIT else self._client.abort_transaction
         self._must(kind, lambda: call(CALL_SECONDS), made)
@@ -166,7 +170,8 @@ class Instance:
         call: Callable[[], Any],
         made: Init | Offsets | End | None = None,
     ) -> None:
-        """Call until it is done, and write the outcome down. Raises Over when the client gives up."""
+        """Call until it is done, and write the outcome down. Raises Over when the client gives
+        up."""
         error = self._tried(call)
         if made is not None and (error is None or not isinstance(made, Init)):
             made.ended = self._now()  # an Init that was given up may still come
@@ -216,7 +221,11 @@ class TransactionClients:
         self.history = TransactionHistory(pipelines=copied)
         self.final = Final()
         self.errors: Counter[str] = Counter()
-        self._reached = {(kind, place): 0 for kind in (COMMITTED, UNCOMMITTED) for place in PLACES}
+        self._reached = {
+            (kind, topic_partition): 0
+            for kind in (COMMITTED, UNCOMMITTED)
+            for topic_partition in PLACES
+        }
 
     @property
     def found(self) -> TransactionsFound:
@@ -354,19 +363,19 @@ class TransactionClients:
         from confluent_kafka import TopicPartition
 
         client = self._consumer(f"chaos-tx-{level}", level)
-        client.assign([TopicPartition(*place, 0) for place in PLACES])
+        client.assign([TopicPartition(*topic_partition, 0) for topic_partition in PLACES])
         while not self.clients.ending.is_set():
             began, pages = self.clients.now(), dict[tuple[str, int], list[tuple[int, str]]]()
             for each in _good(client.consume(200, 0.3)):
                 page = pages.setdefault((each.topic(), each.partition()), [])
                 page.append((each.offset(), each.value().decode()))
-            for place, page in pages.items():
-                begin, end = self._reached[level, place], page[-1][0] + 1
-                stream, now = stream_of(*place), self.clients.now()
+            for topic_partition, page in pages.items():
+                begin, end = self._reached[level, topic_partition], page[-1][0] + 1
+                stream, now = stream_of(*topic_partition), self.clients.now()
                 self.history.polls.append(
                     Poll(level, "kafka", stream, began, now, begin, end, page)
                 )
-                self._reached[level, place] = end
+                self._reached[level, topic_partition] = end
         with contextlib.suppress(SystemError):
             client.close()
 
@@ -375,8 +384,8 @@ class TransactionClients:
         with contextlib.ExitStack() as stack:
             both = self._both(stack)
             while not self.clients.ending.is_set():
-                for place in PLACES:
-                    self._look(place, *both)
+                for topic_partition in PLACES:
+                    self._look(topic_partition, *both)
                 self.clients.ending.wait(ENDS_SECONDS)
 
     def _both(self, stack: contextlib.ExitStack) -> list[Any]:
@@ -386,16 +395,18 @@ class TransactionClients:
             stack.callback(each.close)
         return both
 
-    def _look(self, place: tuple[str, int], committed: Any, uncommitted: Any) -> Ends | None:
+    def _look(
+        self, topic_partition: tuple[str, int], committed: Any, uncommitted: Any
+    ) -> Ends | None:
         from confluent_kafka import KafkaException, TopicPartition
 
-        began, at = self.clients.now(), TopicPartition(*place)
+        began, at = self.clients.now(), TopicPartition(*topic_partition)
         try:
             _, stable = committed.get_watermark_offsets(at, CALL_SECONDS)
             _, high = uncommitted.get_watermark_offsets(at, CALL_SECONDS)
         except (KafkaException, TypeError):  # the latter: there was no answer
             return None
-        made = Ends(stream_of(*place), began, self.clients.now(), stable, high)
+        made = Ends(stream_of(*topic_partition), began, self.clients.now(), stable, high)
         self.history.ends.append(made)
         return made
 
@@ -407,35 +418,37 @@ class TransactionClients:
         with contextlib.ExitStack() as stack:
             both, left = self._both(stack), {*PLACES}
             while left and self.clients.now() < deadline:
-                for place in sorted(left):
-                    seen = self._look(place, *both)
+                for topic_partition in sorted(left):
+                    seen = self._look(topic_partition, *both)
                     if seen is not None and seen.stable == seen.high:
-                        left.remove(place)
+                        left.remove(topic_partition)
                 pause.wait(0.2)
         for each in sorted(left):
             self._note(f"the stable end of {stream_of(*each)} does not reach its end")
-        for place in PLACES:
-            self._read_whole(place)
+        for topic_partition in PLACES:
+            self._read_whole(topic_partition)
         for group in (COPIER, *(f"chaos-tx-{number}-offsets" for number in range(IDS))):
             self._read_position(group)
 
     def wait_read(self, seconds: float) -> None:
         """Wait until both readers have the last committed record of each partition."""
         pause, deadline = threading.Event(), self.clients.now() + seconds
-        for (level, place), _ in list(self._reached.items()):
-            records = self.final.records.get(stream_of(*place), [])
+        for (level, topic_partition), _ in list(self._reached.items()):
+            records = self.final.records.get(stream_of(*topic_partition), [])
             last = records[-1][0] if records else -1
-            while self._reached[level, place] <= last and self.clients.now() < deadline:
+            while self._reached[level, topic_partition] <= last and self.clients.now() < deadline:
                 pause.wait(0.1)
-            if self._reached[level, place] <= last:
-                at = self._reached[level, place]
-                self._note(f"a reader ({level}) is at {at} of {stream_of(*place)}, before {last}")
+            if self._reached[level, topic_partition] <= last:
+                at = self._reached[level, topic_partition]
+                self._note(
+                    f"a reader ({level}) is at {at} of {stream_of(*topic_partition)}, before {last}"
+                )
 
-    def _read_whole(self, place: tuple[str, int]) -> None:
+    def _read_whole(self, topic_partition: tuple[str, int]) -> None:
         from confluent_kafka import KafkaError, TopicPartition
 
         client = self._consumer("chaos-tx-last", COMMITTED, **{"enable.partition.eof": True})
-        client.assign([TopicPartition(*place, 0)])
+        client.assign([TopicPartition(*topic_partition, 0)])
         deadline, records = self.clients.now() + END_SECONDS, list[tuple[int, str]]()
         try:
             while self.clients.now() < deadline:
@@ -445,9 +458,9 @@ class TransactionClients:
                 if message.error() is None:
                     records.append((message.offset(), message.value().decode()))
                 elif message.error().code() == KafkaError._PARTITION_EOF:
-                    self.final.records[stream_of(*place)] = records
+                    self.final.records[stream_of(*topic_partition)] = records
                     return
-            self._note(f"a reader of {stream_of(*place)} does not reach the end")
+            self._note(f"a reader of {stream_of(*topic_partition)} does not reach the end")
         finally:
             client.close()
 

@@ -1,5 +1,5 @@
-"""The transactional topics by HTTP: a reader of rows, changes of a topic's profile, and the ends of the
-committed records."""
+"""The transactional topics by HTTP: a reader of rows, changes of a topic's profile, and the ends of
+the committed records."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class TransactionWatch:
         **headers: str,
     ) -> Answer | None:  # fmt: skip
         try:
-            place = self._cluster.network.http(node)
-            return await ask_once(place, method, path, body, seconds=seconds, **headers)
+            address = self._cluster.network.http(node)
+            return await ask_once(address, method, path, body, seconds=seconds, **headers)
         except (Lost, Unsent):
             return None

@@ -235,28 +235,28 @@ class Upgrade(MixedCluster):
             self.say("  the old release cannot")
             return
         for release, number in self.pairs():
-            place = self.folder / f"backup-{release.name}-{number}"
+            location = self.folder / f"backup-{release.name}-{number}"
             before = {stream: await self.whole(number, stream) for stream in self.clients.streams}
-            words = ("backup", str(place), "--server", self.cluster.http_of(number))
+            words = ("backup", str(location), "--server", self.cluster.http_of(number))
             await self.retry(release, number, *words)
             self.must(
-                await self.new.run("verify", str(place)),
+                await self.new.run("verify", str(location)),
                 f"'verify' of the backup of {release.name} at node {number}",
             )
-            await self._restored(place, before)
+            await self._restored(location, before)
 
-    async def _restored(self, place: Path, before: dict[str, list[str]]) -> None:
-        data = self.folder / f"{place.name}-data"
+    async def _restored(self, location: Path, before: dict[str, list[str]]) -> None:
+        data = self.folder / f"{location.name}-data"
         self.must(
-            await self.new.run("restore", str(place), "--data", str(data)),
-            f"'restore' of {place.name}",
+            await self.new.run("restore", str(location), "--data", str(data)),
+            f"'restore' of {location.name}",
         )
-        async with by_itself(self.new, data) as place_of:
-            found = {stream: await read_all(Connection(*place_of), stream) for stream in before}
+        async with by_itself(self.new, data) as address_of:
+            found = {stream: await read_all(Connection(*address_of), stream) for stream in before}
         for stream, records in before.items():
             if found[stream][: len(records)] != records:
                 self.note(
-                    f"{place.name}: {stream} has {len(found[stream])} records, not the "
+                    f"{location.name}: {stream} has {len(found[stream])} records, not the "
                     f"{len(records)} of before"
                 )
 
@@ -270,13 +270,13 @@ class Upgrade(MixedCluster):
         for by, release in ((self.old, self.new), (self.new, self.old)):
             node = await cluster.join()
             node.source, number = release.source, str(node.number)
-            places = (
+            locations = (
                 "--peer",
                 cluster.peer_of(node.number),
                 "--http",
                 cluster.http_of(node.number),
             )
-            await self.retry(by, 1, "cluster", "add", "--id", number, *places, "--no-rebalance")
+            await self.retry(by, 1, "cluster", "add", "--id", number, *locations, "--no-rebalance")
             node.start()
             await self.well(
                 f"node {number} of the {release.name} release, let in by a command of the {by.name}"

@@ -1,6 +1,6 @@
-"""Transactional Kafka clients during a rolling upgrade: they begin under the older release and try until
-they are served. Before all nodes are new each broker refuses them, and those of the new release name
-the level; afterwards they work, also where a topic becomes diskless."""
+"""Transactional Kafka clients during a rolling upgrade: they begin under the older release and try
+until they are served. Before all nodes are new each broker refuses them, and those of the new
+release name the level; afterwards they work, also where a topic becomes diskless."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import msgspec
 from chaos import kafka_clients
 from chaos.kafka_clients import KafkaProcess
 from chaos.nodes import Cluster
-from chaos.proxy import Place
+from chaos.proxy import Address
 from chaos.releases import Release
 from chaos.transaction_clients import DISKLESS, TransactionsFound
 from chaos.transaction_watch import TransactionWatch
@@ -123,9 +123,9 @@ class UpgradeTransactions:
             return Refusal(-1, repr(fault))
 
 
-async def find_coordinator(place: Place, id_: str) -> Refusal:
+async def find_coordinator(address: Address, id_: str) -> Refusal:
     """Ask one broker for the coordinator of a transactional id. Raises OSError, EOFError."""
-    reader, writer = await asyncio.open_connection(*place)
+    reader, writer = await asyncio.open_connection(*address)
     try:
         key = id_.encode()
         body = struct.pack(">hhih", FIND_COORDINATOR, VERSION, 1, -1)

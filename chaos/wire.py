@@ -120,7 +120,7 @@ class Connection:
 
 
 async def ask_once(
-    place: tuple[str, int],
+    address: tuple[str, int],
     method: str,
     target: str,
     body: bytes = b"",
@@ -130,7 +130,7 @@ async def ask_once(
     **headers: str,
 ) -> Answer:
     """Send one request on a connection of its own. Raises Unsent or Lost."""
-    with closing(Connection(*place, dial)) as connection:
+    with closing(Connection(*address, dial)) as connection:
         return await connection.ask(method, target, body, seconds=seconds, **headers)
 
 

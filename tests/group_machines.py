@@ -25,7 +25,7 @@ def checked(machine: Machine) -> Machine:
     """Check that the bytes are those of the groups, and that a snapshot has all."""
     known = machine.consumer_groups
     assert known.bytes == ConsumerGroups(known.by_id.values()).bytes
-    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
+    again = machine_from(snapshot_of(machine), lambda position, uid: b"")
     assert again.consumer_groups.by_id == known.by_id
     assert again.consumer_groups.bytes == known.bytes
     assert snapshot_of(again) == snapshot_of(machine)

@@ -21,11 +21,11 @@ class Echo:
     def __init__(self, name: str, told: list[str]) -> None:
         self._name, self._events = name, told
         self._servers: list[asyncio.Server] = []
-        self.places: list[tuple[str, int]] = []
+        self.addresses: list[tuple[str, int]] = []
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         for listener in sockets:
-            self.places.append(listener.getsockname())
+            self.addresses.append(listener.getsockname())
             self._servers.append(await asyncio.start_server(self._greet, sock=listener))
 
     async def stop(self, grace: float) -> None:
@@ -58,7 +58,7 @@ def test_every_front_is_opened_at_its_address_measured_and_stopped(tmp_path: Pat
         )
         await listeners.open()
         for name, front in fronts.items():
-            reader, writer = await asyncio.open_connection(*front.places[0])
+            reader, writer = await asyncio.open_connection(*front.addresses[0])
             assert await reader.read() == name.encode()
             writer.close()
         assert registry.read() == {"polynya_http_connections": 7, "polynya_kafka_connections": 8}
@@ -67,7 +67,7 @@ def test_every_front_is_opened_at_its_address_measured_and_stopped(tmp_path: Pat
             "a slow front does not delay the others"
         )
         with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(*fronts["kafka"].places[0])
+            await asyncio.open_connection(*fronts["kafka"].addresses[0])
 
     asyncio.run(run())
 

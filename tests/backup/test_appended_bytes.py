@@ -21,19 +21,19 @@ def test_verify_notices_bytes_that_were_appended(tmp_path: Path) -> None:
     asyncio.run(look_at_each_file(tmp_path))
 
 
-async def verified(place: ObjectStore) -> list[str]:
+async def verified(location: ObjectStore) -> list[str]:
     return [
         f"{each.name}: {each.what}"
-        for each in (await BackupVerifier(place, await chosen(place)).run()).damages
+        for each in (await BackupVerifier(location, await chosen(location)).run()).damages
     ]
 
 
 async def look_at_each_file(tmp_path: Path) -> None:
-    tier, place = BackedUp(), LocalStore(str(tmp_path / "place"))
+    tier, location = BackedUp(), LocalStore(str(tmp_path / "place"))
     tier.fill(5, 4)
     await tier.flusher.flush_now()
     tier.fill(5, 3)
-    await taken(FakeSource(tier), place)
+    await taken(FakeSource(tier), location)
     files = [
         path
         for path in sorted((tmp_path / "place").rglob("*"))
@@ -46,9 +46,9 @@ async def look_at_each_file(tmp_path: Path) -> None:
             path.write_bytes(data + more)
             if path.name == "manifest.json":
                 with pytest.raises(CorruptData, match="checksum of the manifest"):
-                    await verified(place)
+                    await verified(location)
             else:
-                name, damages = str(path.relative_to(tmp_path / "place")), await verified(place)
+                name, damages = str(path.relative_to(tmp_path / "place")), await verified(location)
                 assert any(name.startswith(each.split(":")[0]) for each in damages), (name, damages)
                 if "/packs/" in name:
                     (damage,) = damages
@@ -57,7 +57,9 @@ async def look_at_each_file(tmp_path: Path) -> None:
                         "were written"
                     ), damage
                     with pytest.raises(CorruptData, match="is damaged: its checksum is wrong"):
-                        await restored(tmp_path / "node", place, await chosen(place), MemoryStore())
+                        await restored(
+                            tmp_path / "node", location, await chosen(location), MemoryStore()
+                        )
         path.write_bytes(data)
-    assert await verified(place) == []
-    await place.close()
+    assert await verified(location) == []
+    await location.close()

@@ -1,5 +1,5 @@
-"""Backups in the middle of commits: after a restore each transaction is whole or not there at all, in
-its streams and its consumer group. The hold of commits and its count are what makes it so."""
+"""Backups in the middle of commits: after a restore each transaction is whole or not there at all,
+in its streams and its consumer group. The hold of commits and its count are what makes it so."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Transactions:
         for each in found:
             reborn(each.image, survey, now_ms=each.log_ms)
             machines[each.image.group] = machine_from(
-                write_image(each.image), lambda place, uid, hot=each.hot: hot[place]
+                write_image(each.image), lambda position, uid, hot=each.hot: hot[position]
             )
         for number, machine in machines.items():
             for target, command in list(machine.outbox.messages.values()):

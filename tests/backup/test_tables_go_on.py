@@ -51,15 +51,15 @@ class Tabled:
                 Create(name, 1, "text/plain", Encoding.BYTES)
             )
         self.uid = self.machines[0].apply(TableCreate("t", "docs/", 1)).uid
-        self.places = 0
+        self.positions = 0
 
     def flush(self) -> None:
         """A record more of each stream, in a pack."""
         for group, name in NAMES.items():
             machine, stream = self.machines[group], self.machines[group].directory.streams[name]
-            self.places += 1
-            machine.apply(Append(name, 2, "text/plain", raw_batch(b"x")), self.places)
-            pack = f"{CLUSTER}/packs/20260101-00/{group}-{self.places:032x}"
+            self.positions += 1
+            machine.apply(Append(name, 2, "text/plain", raw_batch(b"x")), self.positions)
+            pack = f"{CLUSTER}/packs/20260101-00/{group}-{self.positions:032x}"
             asyncio.run(self.store.put(pack, b"x"))
             cold = self.world.slice_of(stream, 1, pack)
             machine.apply(PublishSlices(pack, 3, group, [(stream.uid, cold)]))

@@ -29,7 +29,7 @@ from polynya.backup.verifying import BackupVerifier
 from polynya.backup.writer import BackupProgress, BackupWriter
 from polynya.base.errors import ConfigError, CorruptData, Unavailable
 from polynya.base.names import group_of
-from polynya.cli.storage.places import to_write
+from polynya.cli.storage.locations import to_write
 from polynya.cold import Evictor, EvictSettings, Flusher
 from polynya.config import node_identity
 from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable, claim_root, release_root

@@ -19,7 +19,7 @@ from chaos import moves  # noqa: E402  (not a part of the package)
 from chaos.network import Loopback  # noqa: E402
 from chaos.nodes import Cluster  # noqa: E402
 from chaos.objects import FAIR, Store, Weather  # noqa: E402
-from chaos.proxy import PACKET_BYTES, Pair, Place, Way, Wires, trickle  # noqa: E402
+from chaos.proxy import PACKET_BYTES, Address, Pair, Way, Wires, trickle  # noqa: E402
 
 PUT = b"PUT /b/k HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
 GET = b"GET /b/k HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -44,11 +44,11 @@ def with_store(
     async def run() -> None:
         store, upstream = Store(1), Upstream()
         server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
-        place = await store.listen("127.0.0.1", server.sockets[0].getsockname()[:2])
+        address = await store.listen("127.0.0.1", server.sockets[0].getsockname()[:2])
 
         async def ask(request: bytes) -> bytes:
             """Return the bytes received until the response is complete or the connection ends."""
-            reader, writer = await asyncio.open_connection(*place)
+            reader, writer = await asyncio.open_connection(*address)
             writer.write(request)
             got = b""
             try:
@@ -135,10 +135,10 @@ def test_a_store_that_is_away_breaks_what_is_open_and_comes_back() -> None:
 class Neighbours:
     """Everybody who connects is node 1."""
 
-    def sender(self, place: Place) -> int:
+    def sender(self, address: Address) -> int:
         return 1
 
-    def source(self, pair: Pair) -> Place:
+    def source(self, pair: Pair) -> Address:
         return "127.0.0.1", 0
 
 

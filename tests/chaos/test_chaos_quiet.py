@@ -48,14 +48,14 @@ def test_only_processes_outside_the_tree_of_the_run_are_counted() -> None:
 
 
 def test_a_machine_is_busy_by_its_load_or_by_what_others_take() -> None:
-    assert not QUIET.busy and "busy" not in QUIET.told()
+    assert not QUIET.busy and "busy" not in QUIET.summary()
     for field, value, reason in (
         ("load", 1.1, "a load of 1.1 on 2 cores before it"),
         ("others", 6.0, "other processes took 6 % of the machine"),
         ("stolen", 9.0, "the hypervisor took 9 % of the machine"),
     ):
         found = msgspec.structs.replace(QUIET, **{field: value})
-        assert found.busy == reason and found.told().endswith("**a busy machine**")
+        assert found.busy == reason and found.summary().endswith("**a busy machine**")
 
 
 def test_this_machine_can_be_read() -> None:

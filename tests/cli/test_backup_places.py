@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polynya.cli.storage import places
+from polynya.cli.storage import locations
 from polynya.cli.terminal import exits
 
 
@@ -22,7 +22,7 @@ from polynya.cli.terminal import exits
     ],
 )
 def test_a_folder_may_be_given_as_a_url(place: str, path: str) -> None:
-    assert places.path_of(place) == path
+    assert locations.path_of(place) == path
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ def test_no_folder_is_made_for_what_is_no_place(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def write() -> None:
-        async with places.to_write(place, None):
+        async with locations.to_write(place, None):
             raise AssertionError("there is no such place")
 
     async def read() -> None:
-        async with places.to_read(place, None):
+        async with locations.to_read(place, None):
             raise AssertionError("there is no such place")
 
     monkeypatch.chdir(tmp_path)
@@ -48,7 +48,7 @@ def test_no_folder_is_made_for_what_is_no_place(
 
 def test_a_folder_that_is_read_is_left_as_it_is(tmp_path: Path) -> None:
     async def read() -> tuple[bytes, list[str]]:
-        async with places.to_read(str(tmp_path), None) as repository:
+        async with locations.to_read(str(tmp_path), None) as repository:
             return await repository.get("a/b"), [info.key async for info in repository.list("")]
 
     (tmp_path / "a").mkdir()

@@ -24,7 +24,7 @@ from polynya.cli.cluster.dev import (
     _free_ports,
     _has_objects,
     _lay_out,
-    next_place,
+    next_dev_node,
 )
 from polynya.cli.cluster.dev_folder import Laid
 from polynya.cli.cluster.dev_nodes import DevNode, is_running, running_pid
@@ -681,10 +681,10 @@ def test_a_node_more_listens_where_its_number_has_it_also_when_the_one_before_wa
         dict.fromkeys(setting.key.replace(".", "_") for setting in SETTINGS),
     )
     (tmp_path / "node-4" / "removed").touch()
-    place = next_place(tmp_path, None)
-    assert (place.number, place.port) == (5, row + 40)
+    dev_node = next_dev_node(tmp_path, None)
+    assert (dev_node.number, dev_node.port) == (5, row + 40)
     with socket.create_server(("127.0.0.1", row + 41)):
-        assert next_place(tmp_path, None).port != row + 40
+        assert next_dev_node(tmp_path, None).port != row + 40
 
 
 def test_a_folder_without_a_cluster_gets_no_node(tmp_path: Path):

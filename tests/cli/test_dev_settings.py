@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from test_dev_store import plain_values
 
 from polynya.cli.app import cli
-from polynya.cli.cluster.dev import _config, _flags, _lay_out, lay_out_joining, next_place
+from polynya.cli.cluster.dev import _config, _flags, _lay_out, lay_out_joining, next_dev_node
 from polynya.cli.cluster.dev_folder import Laid
 from polynya.cli.cluster.dev_nodes import DevNode, kept_environment
 from polynya.cli.cluster.dev_ports import with_addresses
@@ -46,7 +46,7 @@ def test_each_node_gets_its_own_port_of_every_address(tmp_path: Path) -> None:
         ("127.0.0.1:19102", 20010, "kafka.example:9102", "[::1]:7010", "127.0.0.1:8010"),
         ("127.0.0.1:19112", 20020, "kafka.example:9112", "[::1]:7020", "127.0.0.1:8020"),
     ]
-    lay_out_joining(tmp_path, added := next_place(tmp_path, None))
+    lay_out_joining(tmp_path, added := next_dev_node(tmp_path, None))
     for node in (*nodes, added):
         script = (node.folder / "start.sh").read_text()
         assert f"--kafka-listen=127.0.0.1:{19082 + 10 * node.number}" in script

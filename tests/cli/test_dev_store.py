@@ -1,4 +1,5 @@
-"""The object store of `polynya cluster dev`: an S3 server that it starts, and the default profile."""
+"""The object store of `polynya cluster dev`: an S3 server that it starts, and the default
+profile."""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ from worlds.dev_cluster import dev_cluster
 from worlds.real_cluster import ask, records
 
 from polynya.cli.app import cli
-from polynya.cli.cluster.dev import _config, _lay_out, lay_out_joining, next_place
+from polynya.cli.cluster.dev import _config, _lay_out, lay_out_joining, next_dev_node
 from polynya.cli.cluster.dev_folder import Laid
 from polynya.cli.cluster.dev_nodes import DevNode
 from polynya.cli.storage.s3_server import (
     _PORTS,
-    PLACE,
-    S3Place,
+    SERVER_FILE,
+    S3Location,
     _command,
-    _place_of,
+    _location_of,
     has_s3,
     running_s3,
 )
@@ -54,7 +55,7 @@ def test_the_nodes_of_dev_share_its_s3_server_and_only_their_user_reads_its_key(
         for number in (1, 2)
     ]
     values = plain_values(default_profile="diskless")
-    server = S3Place(11000, "secret")
+    server = S3Location(11000, "secret")
     _lay_out(nodes, tmp_path, Laid(1, [], 1, objects=False, s3=server), values)
     for node in nodes:
         config = _config(node, values)
@@ -62,7 +63,7 @@ def test_the_nodes_of_dev_share_its_s3_server_and_only_their_user_reads_its_key(
         assert (store.backend, store.s3_endpoint) == ("s3", "http://127.0.0.1:11000")
         assert (store.s3_secret_access_key, config.default_profile) == ("secret", "diskless")
         assert (node.folder / "polynya.toml").stat().st_mode & 0o077 == 0
-    lay_out_joining(tmp_path, added := next_place(tmp_path, None))
+    lay_out_joining(tmp_path, added := next_dev_node(tmp_path, None))
     assert _config(added, values).store == _config(nodes[0], values).store
 
 
@@ -105,20 +106,20 @@ def test_an_s3_server_keeps_its_ports_and_its_key(tmp_path: Path, s3_port: int) 
     folder = tmp_path / "s3"
     assert not has_s3(folder)
     folder.mkdir()
-    place = _place_of(folder)
-    assert has_s3(folder) and place == _place_of(folder)
-    assert place.secret != _place_of(tmp_path).secret
-    assert (folder / PLACE).stat().st_mode & 0o077 == 0
-    command = _command("weed", folder, place)
-    assert f"-s3.port={place.port}" in command and place.secret not in " ".join(command)
+    location = _location_of(folder)
+    assert has_s3(folder) and location == _location_of(folder)
+    assert location.secret != _location_of(tmp_path).secret
+    assert (folder / SERVER_FILE).stat().st_mode & 0o077 == 0
+    command = _command("weed", folder, location)
+    assert f"-s3.port={location.port}" in command and location.secret not in " ".join(command)
     assert (folder / "keys.json").stat().st_mode & 0o077 == 0
-    (folder / PLACE).write_bytes(msgspec.json.encode(S3Place(s3_port, "secret")))
+    (folder / SERVER_FILE).write_bytes(msgspec.json.encode(S3Location(s3_port, "secret")))
     taken = pytest.raises(exits.Refused, match=f"port {s3_port + 1} of 127.0.0.1")
     with socket.create_server(("127.0.0.1", s3_port + 1)), taken:
-        _place_of(folder)
-    (folder / PLACE).write_bytes(b"")
+        _location_of(folder)
+    (folder / SERVER_FILE).write_bytes(b"")
     with pytest.raises(exits.Refused, match="cannot be read"):
-        _place_of(folder)
+        _location_of(folder)
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def test_dev_runs_diskless_streams_on_an_s3_server_which_a_restart_finds_again(
         missing(str(why))
     folder, flags = tmp_path / "c", ("--nodes", "3", "--profile", "diskless", "--s3")
     (folder / "s3").mkdir(parents=True)
-    (folder / "s3" / PLACE).write_bytes(msgspec.json.encode(S3Place(s3_port, "secret")))
+    (folder / "s3" / SERVER_FILE).write_bytes(msgspec.json.encode(S3Location(s3_port, "secret")))
     with dev_cluster(folder, *flags) as it:
         said = "".join(it.log)
         assert f"bucket polynya; its key for a shell: . {folder}/s3/keys.sh" in said
@@ -176,10 +177,10 @@ def test_an_s3_server_that_dies_is_started_again_with_its_objects(
         missing(str(why))
     folder = tmp_path / "s3"
     folder.mkdir()
-    (folder / PLACE).write_bytes(msgspec.json.encode(S3Place(s3_port, "secret")))
+    (folder / SERVER_FILE).write_bytes(msgspec.json.encode(S3Location(s3_port, "secret")))
 
-    async def put_and_get(place: S3Place) -> None:
-        store = open_store(StoreSettings(root="r", **place.settings))
+    async def put_and_get(location: S3Location) -> None:
+        store = open_store(StoreSettings(root="r", **location.settings))
         assert store is not None
         await store.put("kept", b"1")
         (weed_process,) = processes_of(folder)
@@ -194,8 +195,8 @@ def test_an_s3_server_that_dies_is_started_again_with_its_objects(
         assert [each.pid for each in processes_of(folder)] != [weed_process.pid]
         await store.close()
 
-    with running_s3(folder) as place:
-        asyncio.run(put_and_get(place))
+    with running_s3(folder) as location:
+        asyncio.run(put_and_get(location))
     assert not processes_of(folder)
     assert "the S3 server exited with code -9 and was started again" in capfd.readouterr().err
 

@@ -160,8 +160,8 @@ def test_a_source_without_records_has_its_end(source: RunningNode, node: Running
     assert mirror(source, node, "shortened", "--once").code == 0
     written(source, "shortened", 90, first=40)
     admin = AdminClient({"bootstrap.servers": source.kafka, **QUIET})
-    places = [TopicPartition("emptied", 0, 40), TopicPartition("shortened", 0, 70)]
-    for each in admin.delete_records(places).values():
+    partitions = [TopicPartition("emptied", 0, 40), TopicPartition("shortened", 0, 70)]
+    for each in admin.delete_records(partitions).values():
         each.result(SECONDS)
     done = mirror(source, node, "emptied,shortened", "--once")
     assert done.code == 0, done.err

@@ -17,7 +17,7 @@ from polynya.cli.cluster.dev import (
     _laid_out,
     _lay_out,
     lay_out_joining,
-    next_place,
+    next_dev_node,
 )
 from polynya.cli.cluster.dev_folder import Laid
 from polynya.cli.cluster.dev_nodes import DevNode
@@ -70,7 +70,7 @@ def test_a_cluster_that_was_just_laid_out_is_there_after_a_power_cut(
         assert _config(node, VALUES).cluster.id == known.strip()
         assert "polynya serve" in (node.folder / "start.sh").read_text()
         assert identity_of(_config(node, VALUES)).cluster_id == known.strip()
-    lay_out_joining(folder, next_place(folder, 4))
+    lay_out_joining(folder, next_dev_node(folder, 4))
     cut.happen()
     assert load({}, environ={}, path=str(folder / "node-4" / "polynya.toml")).config.cluster.join
 
@@ -100,7 +100,7 @@ def test_a_torn_id_is_written_again_from_the_nodes_data(
 def test_torn_settings_of_nodes_are_written_again_with_their_roles(tmp_path: Path) -> None:
     nodes = nodes_of(tmp_path, 4, reader=4)
     born(tmp_path, nodes)
-    lay_out_joining(tmp_path, next_place(tmp_path, 5))
+    lay_out_joining(tmp_path, next_dev_node(tmp_path, 5))
     five = DevNode(5, tmp_path / "node-5", "127.0.0.1", 5050, joins=True)
     identity_of(_config(five, VALUES))
     for number in (4, 5):
@@ -146,7 +146,7 @@ def test_a_node_more_of_a_cluster_whose_note_is_empty_says_what_writes_it_again(
     born(tmp_path, nodes_of(tmp_path))
     (tmp_path / "cluster.json").write_text("")
     with pytest.raises(exits.Refused, match=r"cluster\.json is empty or damaged") as refused:
-        lay_out_joining(tmp_path, next_place(tmp_path, 4))
+        lay_out_joining(tmp_path, next_dev_node(tmp_path, 4))
     assert f"start it again with 'polynya cluster dev --data {tmp_path}'" in refused.value.hint
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from polynya.base.transforms import BadTransform, Transform, checked, parse_transform, source_table
 from polynya.cli.tables import spanning
-from polynya.cli.tables.deriving import told
+from polynya.cli.tables.deriving import described
 
 SOURCE = "sql:select item, count(*) as n from input group by item"
 
@@ -21,10 +21,10 @@ def test_a_definition_is_its_stored_text() -> None:
     keyed = Transform(SOURCE, ["begin", "item"], {"n": "sum"}, "at", "begin", 90_000)
     assert parse_transform(str(keyed)) == keyed
     assert str(keyed).startswith("derive:{")
-    assert told(str(keyed)).endswith(
+    assert described(str(keyed)).endswith(
         "; merged by begin, item, n:sum, the last row by at, watermark 90 s behind begin"
     )
-    assert told("derive:{later}") == "derive:{later}"
+    assert described("derive:{later}") == "derive:{later}"
 
 
 @pytest.mark.parametrize(

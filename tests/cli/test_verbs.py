@@ -492,7 +492,7 @@ def test_a_sync_prints_milestones_and_with_verbose_every_step(
         ("pointer", "job 1 is in Iceberg"),
     )
     for verbose in (False, True):
-        show = pipeline.told(verbose=verbose)
+        show = pipeline.step_printer(verbose=verbose)
         for step, said in steps:
             show(step, said)
     assert capsys.readouterr().err.splitlines() == [

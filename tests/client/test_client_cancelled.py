@@ -48,8 +48,8 @@ class SlowWire:
 
 
 def reader_on(wire: Any, kind: type[Any] = AsyncReader) -> Any:
-    place = ReadPosition("s", "0_0")
-    return kind(wire, place, read(place, Retry()))
+    position = ReadPosition("s", "0_0")
+    return kind(wire, position, read(position, Retry()))
 
 
 async def cancelled(awaitable: Any) -> None:

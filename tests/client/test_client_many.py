@@ -1,5 +1,5 @@
-"""Many streams of one reader: every record once and in order, by its cursor, or by its offsets when the
-server has lost that."""
+"""Many streams of one reader: every record once and in order, by its cursor, or by its offsets when
+the server has lost that."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ def query(played: Played, at: int) -> dict[str, list[str]]:
 
 
 def test_records_have_their_stream_and_a_break_resumes_with_the_cursor() -> None:
-    place = ManyPosition(["runs/*"])
+    position = ManyPosition(["runs/*"])
     stream = began(1, "runs/1") + data(2, "runs/1", 1)
     played = play(
-        tail_many(place, RETRY),
+        tail_many(position, RETRY),
         [OPENED, stream[:70], stream[70:-3], LOST, OPENED, data(2, "runs/1", 1), NOBODY],
     )
     assert records(played) == [("runs/1", b"1", token(1, 2))]
     assert query(played, 0) == {"offset": ["-1"], "match": ["runs/*"]}
     again = [request for request in played.asked if "last-event-id" in request.headers]
     assert again[0].headers["last-event-id"] == "a" * 24 + ".00000001"
-    assert place.offsets == {"runs/1": token(1, 2)}
+    assert position.offsets == {"runs/1": token(1, 2)}
 
 
 def test_without_its_cursor_it_goes_on_with_the_offset_of_each_stream() -> None:
-    place = ManyPosition(["runs/"], "now")
+    position = ManyPosition(["runs/"], "now")
     first = began(1, "runs/1") + data(2, "runs/1", 1) + began(3, "runs/2")
     played = play(
-        tail_many(place, RETRY),
+        tail_many(position, RETRY),
         [OPENED, first, b"", OPENED, GONE, OPENED, data(1, "runs/1", 1) + data(2, "runs/1", 2)],
     )
     assert records(played) == [("runs/1", b"1", token(1, 2)), ("runs/1", b"2", token(2, 4))]
@@ -75,13 +75,13 @@ def test_without_its_cursor_it_goes_on_with_the_offset_of_each_stream() -> None:
 
 
 def test_a_cursor_of_more_streams_than_a_request_can_name_cannot_be_replaced() -> None:
-    place = ManyPosition(["**"], offsets={f"s{number}": token(1, 1) for number in range(1001)})
-    played = play(tail_many(place, RETRY), [OPENED, GONE])
+    position = ManyPosition(["**"], offsets={f"s{number}": token(1, 1) for number in range(1001)})
+    played = play(tail_many(position, RETRY), [OPENED, GONE])
     assert isinstance(played.error, Refused) and played.error.code == "CURSOR_GONE"
 
 
 def test_a_list_ends_with_its_streams_and_other_types_are_text_and_bytes() -> None:
-    place = ManyPosition(["t", "b", "later"])
+    position = ManyPosition(["t", "b", "later"])
     events = [
         event("control", 1, stream="later", error={"code": "NOT_FOUND", "message": "none"}),
         began(1, "t", "text/plain") + data(2, "t", 1, name="text", value="zwölf"),
@@ -89,7 +89,7 @@ def test_a_list_ends_with_its_streams_and_other_types_are_text_and_bytes() -> No
         event("control", 5, stream="t", streamNextOffset=token(1, 2), streamClosed=True),
         event("control", 6, stream="b", streamNextOffset=token(1, 2), streamDeleted=True),
     ]
-    played = play(tail_many(place, RETRY), [OPENED, *events])
+    played = play(tail_many(position, RETRY), [OPENED, *events])
     assert not played.ended, "a stream that does not exist may be created"
     more = began(7, "later") + event("control", 8, stream="later", streamClosed=True)
     played = play(tail_many(ManyPosition(["t", "b", "later"]), RETRY), [OPENED, *events, more])
@@ -126,17 +126,17 @@ def page(cursor: int, *events: bytes, up_to_date: bool = True) -> Any:
 
 
 def test_pages_of_long_polls_go_on_from_one_another() -> None:
-    place = ManyPosition(["runs/*"], "now")
+    position = ManyPosition(["runs/*"], "now")
     pages = [page(1, began(1, "runs/1")), LOST, page(2, data(2, "runs/1", 1)), page(2)]
-    played = play(tail_many(place, RETRY, "long-poll"), pages)
-    assert records(played) == [("runs/1", b"1", token(1, 2))] and place.up_to_date
+    played = play(tail_many(position, RETRY, "long-poll"), pages)
+    assert records(played) == [("runs/1", b"1", token(1, 2))] and position.up_to_date
     first, *others = played.asked
     assert query(played, 0) == {"offset": ["now"], "match": ["runs/*"], "live": ["long-poll"]}
     assert "text/event-stream" not in first.headers["accept"]
     known = [request.headers["last-event-id"][-1] for request in others]
     assert known == ["1", "1", "2", "2"]
     gone = no(410, "CURSOR_GONE")
-    played = play(tail_many(place, RETRY, "long-poll"), [gone, page(1, data(1, "runs/1", 2))])
+    played = play(tail_many(position, RETRY, "long-poll"), [gone, page(1, data(1, "runs/1", 2))])
     assert records(played) == [("runs/1", b"2", token(2, 4))]
     assert query(played, 1)["stream"] == ["runs/1@1_2"] and query(played, 1)["offset"] == ["-1"]
 

@@ -90,11 +90,11 @@ def blocking(
 ) -> tuple[Any, list[str]]:
     """A reader from now, and its offset before each answer that it waits for."""
     seen: list[str] = []
-    place = ReadPosition("s", NOW)
-    operation = read(place, Retry()) if live is None else tail(place, Retry(), live)
+    position = ReadPosition("s", NOW)
+    operation = read(position, Retry()) if live is None else tail(position, Retry(), live)
     reader = Reader(
         Script(answers, pieces, lambda: seen.append(reader.offset)),
-        place,
+        position,
         operation,
         live=live is not None,
     )  # type: ignore[arg-type]
@@ -141,10 +141,10 @@ def asynchronous(
     answers: list[HttpResponse], pieces: list[bytes], live: Live | None
 ) -> tuple[Any, list[str]]:
     seen: list[str] = []
-    place = ReadPosition("s", NOW)
-    operation = read(place, Retry()) if live is None else tail(place, Retry(), live)
+    position = ReadPosition("s", NOW)
+    operation = read(position, Retry()) if live is None else tail(position, Retry(), live)
     wire: Any = AsyncScript(Script(answers, pieces, lambda: seen.append(reader.offset)))
-    reader = AsyncReader(wire, place, operation, live=live is not None)
+    reader = AsyncReader(wire, position, operation, live=live is not None)
     return Awaited(reader), seen
 
 

@@ -64,12 +64,12 @@ def values(played: Played) -> list[int]:
 
 def test_pages_come_until_the_tail() -> None:
     source = Source(5)
-    place = ReadPosition("s", "-1")
+    position = ReadPosition("s", "-1")
     played = play(
-        read(place, RETRY), [source.page(0, 2), LOST, source.page(2, 4), source.page(4, 5)]
+        read(position, RETRY), [source.page(0, 2), LOST, source.page(2, 4), source.page(4, 5)]
     )
     assert played.ended and played.error is None and values(played) == [0, 1, 2, 3, 4]
-    assert place.offset == source.offset(5) and place.up_to_date
+    assert position.offset == source.offset(5) and position.up_to_date
     assert f"offset={source.offset(2)}" in played.targets[1] and played.targets[2].startswith(
         played.targets[1]
     )
@@ -129,14 +129,14 @@ def test_bytes_go_on_after_a_restore_that_has_lost_what_was_read_last() -> None:
             stream_incarnation=LIFE,
         )
 
-    place = ReadPosition("s", "-1")
-    assert play(read(place, RETRY), [page(token(3, 300), b"x" * 300)]).error is None
-    shorter = play(read(place, RETRY), [page(token(2 + JUMP, 200), b"")])
-    assert shorter.error is None and place.offset == token(2 + JUMP, 200)
-    place.offset = token(3, 300)
-    longer = play(read(place, RETRY), [page(token(3 + JUMP, 310), b"y" * 110)])
+    position = ReadPosition("s", "-1")
+    assert play(read(position, RETRY), [page(token(3, 300), b"x" * 300)]).error is None
+    shorter = play(read(position, RETRY), [page(token(2 + JUMP, 200), b"")])
+    assert shorter.error is None and position.offset == token(2 + JUMP, 200)
+    position.offset = token(3, 300)
+    longer = play(read(position, RETRY), [page(token(3 + JUMP, 310), b"y" * 110)])
     assert [page.body for page in longer.given] == [b"y" * 110]
-    damaged = play(read(place, RETRY), [page(token(4 + JUMP, 320), b"z" * 11)])
+    damaged = play(read(position, RETRY), [page(token(4 + JUMP, 320), b"z" * 11)])
     assert not damaged.given
 
 
@@ -196,10 +196,13 @@ def test_a_tail_reads_up_and_then_follows_events_over_any_number_of_connections(
         OPENED, source.event(3, 4) + source.event(4, 5), END,
         OPENED, source.event(5, 6, closed=True),
     ]  # fmt: skip
-    place = ReadPosition("s", "-1")
-    played = play(tail(place, RETRY), outcomes)
+    position = ReadPosition("s", "-1")
+    played = play(tail(position, RETRY), outcomes)
     assert (
-        played.ended and played.error is None and values(played) == list(range(6)) and place.closed
+        played.ended
+        and played.error is None
+        and values(played) == list(range(6))
+        and position.closed
     )
     assert [target.partition("offset=")[2].partition("&")[0] for target in played.targets[1:]] == [
         source.offset(2), source.offset(3), source.offset(3), source.offset(3), source.offset(5),
@@ -256,7 +259,7 @@ def test_every_record_is_given_once_however_connections_fare(seed: int) -> None:
     count = chance.randint(1, 8)
     source = Source(count)
     offsets = {source.offset(record): record for record in range(count + 1)}
-    place, played = ReadPosition("s", "-1"), Played()
+    position, played = ReadPosition("s", "-1"), Played()
 
     def outcomes() -> Iterator[HttpResponse | Broken | bytes]:
         first = source.page(0, 0)
@@ -268,7 +271,7 @@ def test_every_record_is_given_once_however_connections_fare(seed: int) -> None:
                     [LOST, NOBODY, no(503, "UNAVAILABLE"), no(500, outcome="unknown")]
                 )
                 continue
-            at = offsets[place.offset]
+            at = offsets[position.offset]
             if "live" not in played.targets[-1]:
                 upto = chance.randint(min(at + 1, count), count)
                 page = source.page(at, upto)
@@ -287,7 +290,7 @@ def test_every_record_is_given_once_however_connections_fare(seed: int) -> None:
                 yield wire[begin : min(begin + 40, end)]
             yield chance.choice([END, LOST])
 
-    play(tail(place, Retry(seconds=1e9), "sse"), outcomes(), into=played)
+    play(tail(position, Retry(seconds=1e9), "sse"), outcomes(), into=played)
     assert played.error is None and played.ended
     assert values(played) == list(range(count))
 
@@ -432,10 +435,13 @@ def test_a_local_read_ends_where_the_node_has_no_more() -> None:
         stream_next_offset=source.offset(2),
         stream_incarnation=LIFE,
     )
-    place = ReadPosition("s", "-1", local=True)
-    played = play(read(place, RETRY), [short, nothing])
+    position = ReadPosition("s", "-1", local=True)
+    played = play(read(position, RETRY), [short, nothing])
     assert (
-        played.ended and played.error is None and values(played) == [0, 1] and not place.up_to_date
+        played.ended
+        and played.error is None
+        and values(played) == [0, 1]
+        and not position.up_to_date
     )
     assert all("consistency=local" in target for target in played.targets)
 
@@ -447,9 +453,9 @@ def test_a_live_reader_is_told_later_that_it_has_all() -> None:
     )
     assert b"upToDate" not in unsure
     at_tail = source.page(0, 1, stream_up_to_date="true")
-    place = ReadPosition("s", "-1")
-    played = play(tail(place, RETRY), [at_tail, OPENED, unsure])
-    assert values(played) == [0, 1] and not place.up_to_date
-    place = ReadPosition("s", "-1")
-    played = play(tail(place, RETRY), [at_tail, OPENED, unsure, source.event(2, 2)])
-    assert values(played) == [0, 1] and place.up_to_date
+    position = ReadPosition("s", "-1")
+    played = play(tail(position, RETRY), [at_tail, OPENED, unsure])
+    assert values(played) == [0, 1] and not position.up_to_date
+    position = ReadPosition("s", "-1")
+    played = play(tail(position, RETRY), [at_tail, OPENED, unsure, source.event(2, 2)])
+    assert values(played) == [0, 1] and position.up_to_date

@@ -20,7 +20,8 @@ FLAGS = ("--cores", "2", "--groups", "6", "--diskless-interval", "50ms")
 
 
 class Writer(threading.Thread):
-    """A producer that commits one transaction after another, with two records and an offset each."""
+    """A producer that commits one transaction after another, with two records and an offset
+    each."""
 
     def __init__(self, bootstrap: str, number: int) -> None:
         super().__init__(name=f"writer-{number}")
@@ -47,9 +48,9 @@ class Writer(threading.Thread):
         producer.begin_transaction()
         for topic in TOPICS:
             producer.produce(topic, b"%d.%d" % (self.number, count), partition=self.number)
-        place = TopicPartition(TOPICS[0], self.number, count)
+        partition = TopicPartition(TOPICS[0], self.number, count)
         metadata = self._consumer.consumer_group_metadata()
-        producer.send_offsets_to_transaction([place], metadata, SECONDS)
+        producer.send_offsets_to_transaction([partition], metadata, SECONDS)
         producer.commit_transaction(SECONDS)
 
     def end(self) -> None:
@@ -111,8 +112,8 @@ def test_each_transaction_is_whole_after_a_restore(
     for writer in running:
         wait_until(lambda: writer.committed > 5 or writer.fault, what="commits")  # noqa: B023
     before = [writer.committed for writer in running]
-    for place in ("one", "one"):  # the second has most objects already
-        ran = polynya("backup", str(tmp_path / place), server=node.admin)
+    for partition in ("one", "one"):  # the second has most objects already
+        ran = polynya("backup", str(tmp_path / partition), server=node.admin)
         assert ran.code == 0, ran
     during = [writer.committed for writer in running]
     assert all(writer.fault is None for writer in running), [writer.fault for writer in running]

@@ -56,11 +56,11 @@ def made(node: RunningNode, topic: str, group: str, partitions: int) -> AdminCli
 
 
 def begin_at_first(admin: AdminClient, topic: str, group: str, partitions: int) -> None:
-    """Commit 0 for each partition, so that librdkafka (2.16) looks up no first offset. If the answer
-    to such a look-up is late, and a rebalance pauses and resumes the partition meanwhile, it asks
-    twice: by the second answer it reads from the beginning once more, in the same member."""
-    places = [TopicPartition(topic, number, 0) for number in range(partitions)]
-    wanted = ConsumerGroupTopicPartitions(group, places)
+    """Commit 0 for each partition, so that librdkafka (2.16) looks up no first offset. If the
+    answer to such a look-up is late, and a rebalance pauses and resumes the partition meanwhile, it
+    asks twice: by the second answer it reads from the beginning once more, in the same member."""
+    partitions = [TopicPartition(topic, number, 0) for number in range(partitions)]
+    wanted = ConsumerGroupTopicPartitions(group, partitions)
     admin.alter_consumer_group_offsets([wanted])[group].result(SECONDS)
 
 

@@ -53,9 +53,9 @@ def test_five_members_share_leave_and_come_back(
     admin = made(node, topic)
     found = run("members", library, strategy, node.kafka, topic, PARTITIONS)
     assert found == {"sent": 180, "seen": 180, "twice": 0, "unmoved": True}
-    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     asked = Consumer({"bootstrap.servers": node.kafka, "group.id": f"group-{topic}"})
-    assert [each.offset for each in asked.committed(places, SECONDS)] == [18] * PARTITIONS
+    assert [each.offset for each in asked.committed(partitions, SECONDS)] == [18] * PARTITIONS
     asked.close()
     listed = {
         each.group_id: each.state.name for each in admin.list_consumer_groups().result().valid
@@ -90,8 +90,8 @@ def test_the_java_tools_consume_describe_and_reset(node: RunningNode, libraries:
     assert {(row[1], row[5]) for row in rows} == {("java-group", "0")}, described
     reset = ("--reset-offsets", "--to-earliest", "--all-topics", "--execute")
     java(node, libraries, groups, *reset, "--group", "jg")
-    places = [TopicPartition("java-group", number) for number in range(2)]
+    partitions = [TopicPartition("java-group", number) for number in range(2)]
     asked = Consumer({"bootstrap.servers": node.kafka, "group.id": "jg"})
-    assert {each.offset for each in asked.committed(places, SECONDS)} == {0}
+    assert {each.offset for each in asked.committed(partitions, SECONDS)} == {0}
     asked.close()
     admin.delete_consumer_groups(["jg"])["jg"].result(SECONDS)

@@ -1,5 +1,5 @@
-"""`polynya mirror` from a real Kafka: transactions, a compacted topic, groups and a running producer;
-the mirror is killed, goes on, and is cut over."""
+"""`polynya mirror` from a real Kafka: transactions, a compacted topic, groups and a running
+producer; the mirror is killed, goes on, and is cut over."""
 
 from __future__ import annotations
 
@@ -164,9 +164,9 @@ class Running:
         assert self._writer.flush(SECONDS) == 0
 
 
-def committed(address: str, group: str, *places: TopicPartition) -> None:
+def committed(address: str, group: str, *committed_at: TopicPartition) -> None:
     consumer = Consumer({"bootstrap.servers": address, "group.id": group, **QUIET})
-    consumer.commit(offsets=list(places), asynchronous=False)
+    consumer.commit(offsets=list(committed_at), asynchronous=False)
     consumer.close()
 
 
@@ -203,8 +203,8 @@ def test_a_kafka_is_mirrored_and_cut_over(node: RunningNode, kafka: str) -> None
     created(kafka, "orders", 3, retention_ms="600000000")
     compacted(kafka)
     open_ = transacted(kafka)
-    places = [TopicPartition("orders", number, 5 + number) for number in range(3)]
-    committed(kafka, "readers", *places)
+    committed_at = [TopicPartition("orders", number, 5 + number) for number in range(3)]
+    committed(kafka, "readers", *committed_at)
     running = Running(kafka, "orders", 3)
     first = mirrored(node, kafka)
     try:

@@ -1,5 +1,5 @@
-"""MirrorMaker 2 of Kafka 4.3.1 beside a node and a real Kafka: topics, records and the positions of a
-group go out to Kafka and in from it at the same time."""
+"""MirrorMaker 2 of Kafka 4.3.1 beside a node and a real Kafka: topics, records and the positions of
+a group go out to Kafka and in from it at the same time."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ def fill(address: str, topic: str) -> None:
 def read_all(address: str, topic: str, group: str) -> None:
     """Commit the end of each partition: MirrorMaker translates no position before its own start."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": group})
-    places = [
+    partitions = [
         TopicPartition(topic, number, end)
         for number, (_, end) in enumerate(ends(address, topic, 3))
     ]
-    consumer.commit(offsets=places, asynchronous=False)
+    consumer.commit(offsets=partitions, asynchronous=False)
     consumer.close()
 
 

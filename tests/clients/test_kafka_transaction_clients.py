@@ -1,5 +1,5 @@
-"""Kafka clients with transactions, unchanged, each in a process of its own, against a real node: both
-protocols, on replicated and on diskless topics."""
+"""Kafka clients with transactions, unchanged, each in a process of its own, against a real node:
+both protocols, on replicated and on diskless topics."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_kafkas_tool_lists_describes_and_aborts_a_transaction(
     assert (described[0], described[2], described[-1]) == (row[1], row[2], "left-open-0")
     (open_,) = tool("describe-producers", "--topic", "left-open", "--partition", "0")
     assert open_[0] == row[2]
-    place = ("--topic", "left-open", "--partition", "0", "--start-offset", open_[-1])
-    java(node, libraries, TOOL, "abort", *place)
+    partition = ("--topic", "left-open", "--partition", "0", "--start-offset", open_[-1])
+    java(node, libraries, TOOL, "abort", *partition)
     (row,) = (row for row in tool("list") if row[0] == "left")
     assert row[-1] in ("PrepareAbort", "CompleteAbort")

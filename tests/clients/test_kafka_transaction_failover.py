@@ -1,4 +1,5 @@
-"""Transactions while a node of three dies: each is whole or not there at all, and its offset with it."""
+"""Transactions while a node of three dies: each is whole or not there at all, and its offset with
+it."""
 
 from __future__ import annotations
 
@@ -47,9 +48,9 @@ class TransactionWriter:
             producer.begin_transaction()
             for part in range(PARTITIONS):
                 producer.produce(self._topic, b"%d" % number, partition=part)
-            place = TopicPartition(self._topic, 0, number)
+            partition = TopicPartition(self._topic, 0, number)
             metadata = self._consumer.consumer_group_metadata()
-            producer.send_offsets_to_transaction([place], metadata, CALL_SECONDS)
+            producer.send_offsets_to_transaction([partition], metadata, CALL_SECONDS)
             producer.flush(CALL_SECONDS)
             if number % 3 == 2:
                 producer.abort_transaction(CALL_SECONDS)

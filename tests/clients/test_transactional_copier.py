@@ -1,5 +1,5 @@
-"""Kafka's own `TransactionalMessageCopier` with random aborts, while nodes and copiers are killed: each
-record is in the copy once, and in order."""
+"""Kafka's own `TransactionalMessageCopier` with random aborts, while nodes and copiers are killed:
+each record is in the copy once, and in order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
 
 
 class Copier(threading.Thread):
-    """A copier that is started again until it is done. `lines`: what the present one has printed."""
+    """A copier that is started again until it is done. `lines`: what the present one has
+    printed."""
 
     def __init__(self, jars: Path, bootstrap: str, round_: str, *how: str) -> None:
         super().__init__()
@@ -81,8 +82,10 @@ def are_copying(copiers: list[Copier], bootstrap: str, topic: str) -> bool:
         return True
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "looks"})
     try:
-        places = [TopicPartition(topic, part) for part in range(PARTITIONS)]
-        return any(consumer.get_watermark_offsets(each, SECONDS)[1] > 3 * EACH for each in places)
+        partitions = [TopicPartition(topic, part) for part in range(PARTITIONS)]
+        return any(
+            consumer.get_watermark_offsets(each, SECONDS)[1] > 3 * EACH for each in partitions
+        )
     finally:
         consumer.close()
 

@@ -13,7 +13,7 @@ import pytest
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.cluster.operations import ClusterOperations
-from polynya.cluster.status import Told
+from polynya.cluster.status import CoreStatus
 from polynya.front.http.api.cluster import ClusterRefused, NewNode
 from polynya.raft import ProposalRefused
 from polynya.stream.command import Command
@@ -69,7 +69,7 @@ def test_without_a_majority_the_reason_names_who_is_missing(up: tuple[int, ...],
         raise NotLeader(0)
 
     async def gather() -> Any:
-        return {(node, 0): Told("9", []) for node in up}
+        return {(node, 0): CoreStatus("9", []) for node in up}
 
     now = msgspec.structs.replace(nodes(), groups={0: Placement((1, 2, 3), (1, 2, 3), 1)})
     maps, view, service = (

@@ -13,9 +13,9 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cluster.status import (
     LAG_ENTRIES,
     ClusterView,
+    CoreStatus,
     MemberReport,
     Replica,
-    Told,
     clock_notes,
     described,
     disk_notes,
@@ -45,8 +45,8 @@ def replica(
     return Replica(group, role, term, leader, commit, applied, applied)
 
 
-def told(*replicas: Replica) -> Told:
-    return Told("9.9", list(replicas))
+def told(*replicas: Replica) -> CoreStatus:
+    return CoreStatus("9.9", list(replicas))
 
 
 def links_to(nodes: list[int], raft: SimpleNamespace) -> SimpleNamespace:
@@ -301,7 +301,7 @@ def test_a_node_that_is_there_is_asked_again_and_one_that_is_away_is_not():
         asked.append(place >> 8)
         if place >> 8 == 3 or len(asked) < 4:
             raise (Unavailable, OutcomeUnknown)[len(asked) % 2]("the connection is on its way")
-        return msgspec.msgpack.encode(Told("9.9", []))
+        return msgspec.msgpack.encode(CoreStatus("9.9", []))
 
     there = SimpleNamespace(
         is_up=lambda node: node == 2 or asked.count(node) < 2, cores_of=lambda node: 1
@@ -350,15 +350,18 @@ def test_a_node_that_some_do_not_hear_is_a_problem_though_who_is_asked_hears_it(
 def test_a_clock_that_differs_from_the_others_is_noted(
     ahead: dict[int, float], said: list[str]
 ) -> None:
-    told = {(node, 0): Told("9.9", [], clock=1e9, ahead=seconds) for node, seconds in ahead.items()}
-    told[9, 0] = Told("0.1", [], ahead=0.0)  # of a release that does not say what time it is
+    told = {
+        (node, 0): CoreStatus("9.9", [], clock=1e9, ahead=seconds)
+        for node, seconds in ahead.items()
+    }
+    told[9, 0] = CoreStatus("0.1", [], ahead=0.0)  # of a release that does not say what time it is
     assert [note.partition(";")[0] for note in clock_notes(told)] == said
 
 
 def test_a_clock_is_compared_with_the_moments_around_the_answer() -> None:
 
     async def call(place: int, kind: int, body: bytes) -> bytes:
-        return msgspec.msgpack.encode(Told("9.9", [], clock=clock))
+        return msgspec.msgpack.encode(CoreStatus("9.9", [], clock=clock))
 
     def ahead() -> float:
         there = SimpleNamespace(is_up=lambda node: True, cores_of=lambda node: 1)
@@ -481,7 +484,7 @@ def test_an_answer_that_makes_no_sense_is_none(answer: bytes) -> None:
 @pytest.mark.parametrize("clock", [float("inf"), float("-inf"), float("nan")])
 def test_a_clock_that_is_none_is_not_compared(clock: float) -> None:
     async def call(place: int, kind: int, body: bytes) -> bytes:
-        return msgspec.msgpack.encode(Told("9.9", [], clock=clock))
+        return msgspec.msgpack.encode(CoreStatus("9.9", [], clock=clock))
 
     there = SimpleNamespace(is_up=lambda node: True, cores_of=lambda node: 1)
     transport: Any = SimpleNamespace(

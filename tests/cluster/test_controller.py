@@ -14,7 +14,7 @@ from worlds.toy_groups import ROUNDS_MAX, Toy, node
 from polynya.base.errors import Unavailable
 from polynya.cluster.controller import IDLE_SECONDS, WAIT_SECONDS, Controller
 from polynya.cluster.map_cache import ClusterMapCache
-from polynya.cluster.status import ByCore, Replica, Told
+from polynya.cluster.status import ByCore, CoreStatus, Replica
 from polynya.config.cluster_settings import ClusterConfig, ClusterNode
 from polynya.config.node_identity import NodeIdentity
 from polynya.raft import Configuration, ProposalRefused
@@ -77,7 +77,7 @@ class World:
     async def gather(self) -> ByCore:
         self.gathered += 1
         self._fail()
-        told: ByCore = {(number, 0): Told("9", [], 1) for number in self.toy.up}
+        told: ByCore = {(number, 0): CoreStatus("9", [], 1) for number in self.toy.up}
         for group, seen in self.toy.observe().groups.items():
             one = Replica(
                 group,
@@ -291,7 +291,7 @@ def test_an_absence_under_an_earlier_lead_does_not_count(monkeypatch):
 def test_the_first_map_waits_for_all_nodes_and_for_releases_that_know_maps():
     world = World()
     world.toy.machine = Machine(META_GROUP, 6)
-    said: ByCore = {(1, 0): Told("9", [], 1), (2, 0): Told("9", [], 1)}
+    said: ByCore = {(1, 0): CoreStatus("9", [], 1), (2, 0): CoreStatus("9", [], 1)}
 
     async def gather() -> ByCore:
         return said
@@ -299,10 +299,10 @@ def test_the_first_map_waits_for_all_nodes_and_for_releases_that_know_maps():
     world.gather = gather  # type: ignore[method-assign]
     asyncio.run(world.controller._round())
     assert world.maps.now.epoch == 0, "node 3 is not there"
-    said[3, 0] = Told("0.1", [])
+    said[3, 0] = CoreStatus("0.1", [])
     asyncio.run(world.controller._round())
     assert world.maps.now.epoch == 0, "an older release could not read it"
-    said[3, 0] = Told("9", [], 1)
+    said[3, 0] = CoreStatus("9", [], 1)
     asyncio.run(world.controller._round())
     assert world.maps.now.epoch == 1 and world.maps.now.members == (1, 2, 3)
 

@@ -79,12 +79,12 @@ def test_other_cores_leave_it_to_the_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("core", [0, 1])
 def test_by_the_word_of_a_node_that_knows_more_it_ends_at_once(tmp_path: Path, core: int) -> None:
     world = World(tmp_path, epoch=4, core=core)
-    world.removal.told(1, 9)
+    world.removal.on_removed(1, 9)
     assert world.ends == [(EXIT_REMOVED,)] and world.marked
 
 
 @pytest.mark.parametrize("epoch", [3, 4])
 def test_the_word_of_a_node_that_knows_no_more_ends_nothing(tmp_path: Path, epoch: int) -> None:
     world = World(tmp_path, epoch=4)
-    world.removal.told(1, epoch)
+    world.removal.on_removed(1, epoch)
     assert world.ends == [] and not world.marked

@@ -162,37 +162,37 @@ def test_states_are_fetched_once_and_checked() -> None:
             machine for machine in tier.world.machines().values() if machine.directory.evicted
         )
         view = next(evicted_views(machine))
-        place = slice_of(machine, view)
+        position = slice_of(machine, view)
         states = StateReader(tier.store)
         assert (
             len(
                 {
                     id(state)
-                    for state in await asyncio.gather(*(states.state(place) for _ in range(5)))
+                    for state in await asyncio.gather(*(states.state(position) for _ in range(5)))
                 }
             )
             == 1
         )
         assert states.counters.loads == 1
-        key = place.pack
+        key = position.pack
         data, version, at = tier.store.objects[key]
         tier.store.objects[key] = (
-            data[: place.offset] + b"?" + data[place.offset + 1 :],
+            data[: position.offset] + b"?" + data[position.offset + 1 :],
             version,
             at,
         )
-        assert await states.state(place), "what is known is known"
+        assert await states.state(position), "what is known is known"
         with pytest.raises(CorruptData):
-            await StateReader(tier.store).state(place)
+            await StateReader(tier.store).state(position)
         part = await PackVerifier(tier.world, tier.store).verify("", tier.world.machines())
         assert [(fault.pack, fault.kind) for fault in part.faults] == [(key, "damaged")]
         assert view.name in part.faults[0].streams
         del tier.store.objects[key]
         with pytest.raises(PackGone):
-            await StateReader(tier.store).state(place)
+            await StateReader(tier.store).state(position)
         tier.store.down = True
         with pytest.raises(Unavailable):
-            await StateReader(tier.store).state(place)
+            await StateReader(tier.store).state(position)
 
     play(story)
 

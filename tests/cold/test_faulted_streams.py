@@ -218,9 +218,9 @@ def test_a_stream_that_cannot_be_stored_is_set_aside_after_each_start() -> None:
                 "its hot bytes are out of the bounds"
             )
             await world.flusher.flush_now(B)
-            place = hot_of(world, A)[0].place
+            position = hot_of(world, A)[0].position
             await world.snapshot()
-            assert hot_of(world, A)[0].place == place and place >> 32 in dict(
+            assert hot_of(world, A)[0].position == position and position >> 32 in dict(
                 world.engine.core.journal.segments.sizes()
             )
             world.kill()
@@ -257,7 +257,7 @@ class Broken:
     def __init__(self) -> None:
         self.segments = self
 
-    def read_entry(self, place: int, *, within: int = 1) -> None:
+    def read_entry(self, position: int, *, within: int = 1) -> None:
         raise CorruptData("the segment is damaged")
 
 

@@ -118,7 +118,7 @@ def test_closed_entries_become_pages_and_all_reads_back() -> None:
         await tier.settle_all()
         assert packs <= set(tier.store.objects), "a sweep leaves what a page names"
         await tier.check()
-        restored = machine_from(snapshot_of(machine), lambda place, uid: b"")
+        restored = machine_from(snapshot_of(machine), lambda position, uid: b"")
         assert snapshot_of(restored) == snapshot_of(machine)
         assert list(restored.packs.held.pages()) == [cold.pack for cold in tier.pages()]
 
@@ -137,7 +137,7 @@ def test_a_page_is_released_with_its_packs_when_all_of_it_is_trimmed() -> None:
         tier.trim(second.record)
         assert tier.pages()[0] == second
         assert list(tier.machine().packs.pages_gone) == [first.pack]
-        machine = machine_from(snapshot_of(tier.machine()), lambda place, uid: b"")
+        machine = machine_from(snapshot_of(tier.machine()), lambda position, uid: b"")
         assert machine.packs.pages_gone == tier.machine().packs.pages_gone
         await tier.settle_all()
         assert not named & set(tier.store.objects)

@@ -1,4 +1,5 @@
-"""The limits of key compaction: forks, tables, transactions, damage, memory, and workers beside it."""
+"""The limits of key compaction: forks, tables, transactions, damage, memory, and workers beside
+it."""
 
 from __future__ import annotations
 
@@ -413,7 +414,7 @@ def test_an_evicted_stream_returns_when_its_tombstones_may_go() -> None:
         tier.world.now += 1000
         await evictor_of(tier).evict_due()
         assert evicted(tier) == {NAME}
-        twin = machine_from(snapshot_of(tier.machine()), lambda place, uid: b"")
+        twin = machine_from(snapshot_of(tier.machine()), lambda position, uid: b"")
         assert snapshot_of(twin) == snapshot_of(tier.machine())
         tier.world.machines()[GROUP] = twin
 

@@ -194,7 +194,7 @@ def test_readers_during_a_merge_read_on() -> None:
         reader = tier.new_reader()
         for cold in old:
             assert await reader.batches(cold), (
-                "within the grace every place that a reader may hold is there"
+                "within the grace every position that a reader may hold is there"
             )
         await tier.settle_all()
         with pytest.raises(PackGone):

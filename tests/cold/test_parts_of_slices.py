@@ -294,8 +294,8 @@ def test_a_merge_over_gaps_is_read_and_backed_up(some: list[Run], encoding: Enco
                 for batch, own_ms in zip(made.batches, times, strict=True)
                 if own_ms >= time_ms
             )
-            place = await reader.position_of_record_time(cold, time_ms, 0)
-            assert place == (first.record, first.byte)
+            position = await reader.position_of_record_time(cold, time_ms, 0)
+            assert position == (first.record, first.byte)
         _, machine, stream = world_of(cast("Any", made))
         number = machine.packs.hold_slice(PACK, 1)
         stream.cold = index.packed(cold, number, cold.time_ms)

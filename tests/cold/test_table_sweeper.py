@@ -198,8 +198,8 @@ class World:
                 )
             kept = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
             log = [each.metadata_file for each in table.metadata.metadata_log]
-            for number, place in enumerate(log):
-                older = StaticTable.from_metadata(place)
+            for number, position in enumerate(log):
+                older = StaticTable.from_metadata(position)
                 is_kept = older.metadata.current_snapshot_id in kept
                 if is_kept or number >= len(log) - LOG_NAMING:
                     assert all(

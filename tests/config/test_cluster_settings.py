@@ -53,7 +53,7 @@ backend = "none"
     assert cluster.own == ClusterNode(2, "[::1]:5012", "https://[::1]:5010") and cluster.others == [
         ClusterNode(1, "127.0.0.1:5002", "http://127.0.0.1:5000")
     ]
-    assert cluster.listen_place == ("::1", 5012)
+    assert cluster.listen_address == ("::1", 5012)
     assert made.origins["cluster.nodes"] == f"{file}:6: cluster.nodes"
     assert parse_nodes(",".join(map(str, cluster.nodes))) == cluster.nodes
 

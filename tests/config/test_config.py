@@ -170,9 +170,9 @@ def test_kafka_beyond_loopback_needs_tokens_and_tls():
 
 
 def test_the_text_protocol_beyond_loopback_has_tls_and_tokens():
-    assert loaded().text_place is None and not loaded().text_needs_token
-    assert loaded(text_listen="on").text_place == ("127.0.0.1", 4441)
-    assert loaded(text_listen="on", listen="127.0.0.1:0").text_place == ("127.0.0.1", 0)
+    assert loaded().text_address is None and not loaded().text_needs_token
+    assert loaded(text_listen="on").text_address == ("127.0.0.1", 4441)
+    assert loaded(text_listen="on", listen="127.0.0.1:0").text_address == ("127.0.0.1", 0)
     assert not loaded(text_listen="on").text_needs_token and not loaded(text_listen="on").has_tokens
     assert loaded(text_listen="on", auth_required="true").text_needs_token
     assert "the text protocol has no TLS" in refusal({"--text-listen": "0.0.0.0:4441"})

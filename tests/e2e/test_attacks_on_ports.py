@@ -122,10 +122,10 @@ def test_a_request_of_very_many_elements_of_each_key(node: AttackedNode) -> None
 @pytest.mark.parametrize("port", ["kafka", "text"])
 def test_idle_connections_that_never_authenticate(node: AttackedNode, port: str) -> None:
     """5,000 filled the port: a client with a token was not let in."""
-    place: tuple[str, int] = getattr(node, port)
+    address: tuple[str, int] = getattr(node, port)
     with ExitStack() as stack, unharmed(node):
         for _ in range(5000):
-            stack.enter_context(socket.create_connection(place))
+            stack.enter_context(socket.create_connection(address))
         node.line().socket.close()
         assert node.text_line().ask("METRICS").startswith("{")
 
@@ -283,10 +283,10 @@ def test_a_body_over_a_limit_is_refused_at_its_headers(
     )
     bearer = f"Authorization: Bearer {node.token}\r\n" if is_known else ""
     with unharmed(node):
-        for method, path, size, place in routes:
+        for method, path, size, address in routes:
             head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{bearer}"
             head += f"Content-Type: application/json\r\nContent-Length: {size * MIB}\r\n\r\n"
-            with socket.create_connection(place, 20) as line:
+            with socket.create_connection(address, 20) as line:
                 line.sendall(head.encode())
                 refused = (b"413",) if is_known else (b"401", b"413")
                 assert line.recv(65_536)[9:12] in refused, path

@@ -1,5 +1,5 @@
-"""Attacks on the peer port of a node of a cluster, by who has no certificate: the clients of the node
-are served meanwhile, and its loop has no turn of a quarter of a second of its own CPU time."""
+"""Attacks on the peer port of a node of a cluster, by who has no certificate: the clients of the
+node are served meanwhile, and its loop has no turn of a quarter of a second of its own CPU time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MIB = 1024 * 1024
 CONNECTIONS = 3000
 ROUNDS = 3  # of the bystander, while connections of an attack are held
 _PREAMBLE = PREAMBLE.pack(MAGIC, 0, LANE_ASK)
-Place = tuple[str, int]
+Address = tuple[str, int]
 
 
 @pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AttackedNode, Place]]:
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AttackedNode, Address]]:
     """The only node of a cluster with certificates, and its peer port."""
     folder = tmp_path_factory.mktemp("attacked")
     cluster = FuzzCluster(folder, nodes=1)
@@ -50,13 +50,15 @@ def in_clear(line: socket.socket) -> socket.socket:
 @pytest.mark.parametrize("begun", [in_clear, wrapped])
 @pytest.mark.parametrize("size", [FRAME_BYTES_MAX, 2**32 - 1])
 def test_the_largest_frame_without_a_certificate(
-    attacked: tuple[AttackedNode, Place], size: int, begun: Callable[[socket.socket], socket.socket]
+    attacked: tuple[AttackedNode, Address],
+    size: int,
+    begun: Callable[[socket.socket], socket.socket],
 ) -> None:
-    node, place = attacked
+    node, address = attacked
     spent = node.cpu_seconds()
     with unharmed(node):
         for _ in range(10):
-            with suppress(OSError), socket.create_connection(place, 20) as line:
+            with suppress(OSError), socket.create_connection(address, 20) as line:
                 line.sendall(_PREAMBLE)
                 speaker = begun(line)
                 speaker.sendall(HEADER.pack(size, FrameType.HELLO, 0, 0, 0))
@@ -70,12 +72,12 @@ def test_the_largest_frame_without_a_certificate(
 
 @pytest.mark.parametrize("said", [b"", _PREAMBLE[:-1], _PREAMBLE, _PREAMBLE + b"\x16\x03\x01"])
 def test_idle_connections_to_the_peer_port(
-    attacked: tuple[AttackedNode, Place], said: bytes
+    attacked: tuple[AttackedNode, Address], said: bytes
 ) -> None:
-    node, place = attacked
+    node, address = attacked
     with ExitStack() as stack, unharmed(node) as bystander:
         for _ in range(CONNECTIONS):
-            line = stack.enter_context(socket.create_connection(place, 20))
+            line = stack.enter_context(socket.create_connection(address, 20))
             with suppress(OSError):
                 line.sendall(said)
         bystander.wait_rounds(ROUNDS)

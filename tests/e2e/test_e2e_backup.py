@@ -66,7 +66,7 @@ def check(url: str, before: dict[str, int]) -> None:
 def test_a_cluster_of_three_is_backed_up_under_writers_and_restored_into_a_node_and_into_a_cluster(
     tmp_path: Path,
 ) -> None:
-    place = str(tmp_path / "backups")
+    location = str(tmp_path / "backups")
     with (
         dev_cluster(tmp_path / "old", "--cores", "1", "--groups", "6") as cluster,
         writing(cluster.urls) as writers,
@@ -79,22 +79,29 @@ def test_a_cluster_of_three_is_backed_up_under_writers_and_restored_into_a_node_
         taken = []
         for number in range(2):
             before = {name: writer.acknowledged for name, writer in writers.items()}
-            ran = polynya("backup", place, "--json", server=cluster.urls[number])
+            ran = polynya("backup", location, "--json", server=cluster.urls[number])
             assert ran.code == 0, ran
             taken.append((json.loads(ran.out)["backup"], before))
             if number == 0:
                 ran = polynya("backup", str(tmp_path / "one.tar"), server=cluster.urls[2])
                 assert ran.code == 0, ran
-        ran = polynya("verify", place)
+        ran = polynya("verify", location)
         assert (ran.code, "no damage" in ran.err) == (0, True), ran
     ran = polynya(
-        "restore", place, "--backup", taken[0][0], "--data", str(tmp_path / "lone"), "--cores", "1"
+        "restore",
+        location,
+        "--backup",
+        taken[0][0],
+        "--data",
+        str(tmp_path / "lone"),
+        "--cores",
+        "1",
     )
     assert ran.code == 0, ran
     with running_node(tmp_path / "lone") as node:
         check(node.url, taken[0][1])
     with dev_cluster(
-        tmp_path / "new", "--restore", place, "--nodes", "2", "--cores", "1"
+        tmp_path / "new", "--restore", location, "--nodes", "2", "--cores", "1"
     ) as cluster:
         check(cluster.urls[0], taken[1][1])
         assert [records(cluster.urls[1], name)[-1] for name in NAMES] == ["new"] * len(NAMES)
@@ -136,7 +143,7 @@ def killed_when(process: subprocess.Popen[bytes], folder: Path, pattern: str) ->
 def test_a_backup_and_a_restore_that_are_killed_are_given_again(
     world: World, tmp_path: Path
 ) -> None:
-    place = tmp_path / "backups"
+    location = tmp_path / "backups"
     world.start("--cores", "2")
     for name in NAMES:
         post(world.url, name, None)
@@ -145,23 +152,23 @@ def test_a_backup_and_a_restore_that_are_killed_are_given_again(
             post(world.url, name, json.dumps(turn).encode())
         assert world.flush().status == 200
     for pattern in ("objects/*/packs/*/*", "backups/*/groups/*/*"):
-        killed_when(started("backup", str(place), server=world.url), place, pattern)
-    ran = polynya("backup", str(place), "--json", server=world.url)
+        killed_when(started("backup", str(location), server=world.url), location, pattern)
+    ran = polynya("backup", str(location), "--json", server=world.url)
     assert ran.code == 0, ran
-    ran = polynya("verify", str(place))
+    ran = polynya("verify", str(location))
     assert ran.code == 0, ran
     before = dict.fromkeys(NAMES, 12)
     new = tmp_path / "new"
     for pattern in ("restore.begun", "core-0/snapshots/*.snap", "objects/*/packs/*/*"):
         killed_when(
-            started("restore", str(place), "--data", str(new), "--cores", "2"), new, pattern
+            started("restore", str(location), "--data", str(new), "--cores", "2"), new, pattern
         )
         if (new / "node.json").exists():
             shutil.rmtree(new)
             continue
         ran = polynya("serve", "--listen", "127.0.0.1:0", "--data", str(new))
         assert (ran.code, "interrupted" in ran.err) == (78, True), ran
-    ran = polynya("restore", str(place), "--data", str(new), "--cores", "2")
+    ran = polynya("restore", str(location), "--data", str(new), "--cores", "2")
     assert ran.code == 0, ran
     with running_node(new) as node:
         check(node.url, before)
@@ -263,7 +270,7 @@ def test_backups_in_a_bucket_of_a_node_on_s3(
 ) -> None:
     found = s3_server.settings()
     settings = {f"POLYNYA_COLD_{name.upper()}": value for name, value in found.items()}
-    place = f"s3://{found['s3_bucket']}/{found['root']}-backups"
+    location = f"s3://{found['s3_bucket']}/{found['root']}-backups"
     world.start("--cores", "1", **settings)
     for name in NAMES:
         post(world.url, name, None)
@@ -272,15 +279,15 @@ def test_backups_in_a_bucket_of_a_node_on_s3(
         for name in NAMES:
             post(world.url, name, json.dumps(turn).encode())
         assert world.flush().status == 200
-        ran = polynya("backup", place, "--keep", "2", "--json", server=world.url, **settings)
+        ran = polynya("backup", location, "--keep", "2", "--json", server=world.url, **settings)
         assert ran.code == 0, ran
         taken.append(json.loads(ran.out))
     assert taken[2]["kept"] > 0
-    ran = polynya("backup", place, "--list", "--json", **settings)
+    ran = polynya("backup", location, "--list", "--json", **settings)
     assert sorted(json.loads(line)["backup"] for line in ran.out.splitlines()) == [
         each["backup"] for each in taken[-2:]
     ]
-    ran = polynya("verify", place, **settings)
+    ran = polynya("verify", location, **settings)
     assert ran.code == 0, ran
     keys = {
         name: value
@@ -288,7 +295,7 @@ def test_backups_in_a_bucket_of_a_node_on_s3(
         if not name.endswith(("BACKEND", "BUCKET", "ROOT"))
     }
     # with an object store of its own
-    ran = polynya("restore", place, "--data", str(tmp_path / "new"), "--cores", "2", **keys)
+    ran = polynya("restore", location, "--data", str(tmp_path / "new"), "--cores", "2", **keys)
     assert ran.code == 0, ran
     with running_node(tmp_path / "new") as node:
         check(node.url, dict.fromkeys(NAMES, 3))

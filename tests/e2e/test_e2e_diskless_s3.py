@@ -45,7 +45,7 @@ FAULTS = {  # how the server fails, and what requests then meet; with "" for `AW
 }
 
 
-class Place(NamedTuple):
+class S3World(NamedTuple):
     """The cluster, the proxy that fails, and the log of the requests that passed it."""
 
     cluster: DevCluster
@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def place(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def world(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3World]:
     flags = ("--nodes", "3", "--cores", "1", "--diskless-interval", "50ms")
     folder = tmp_path_factory.mktemp("cluster") / "c"
     with logged(s3_server.endpoint) as (endpoint, log), faulty(endpoint) as store:
@@ -62,21 +62,21 @@ def place(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
         named = {f"POLYNYA_COLD_{name.upper()}": value for name, value in settings.items()}
         named["POLYNYA_COLD_COMPRESSION"] = "none"  # so many bytes that their counts say much
         with dev_cluster(folder, *flags, **named) as cluster:
-            yield Place(cluster, store, log)
+            yield S3World(cluster, store, log)
 
 
 @pytest.fixture
-def writers(place: Place) -> Iterator[list[Writer]]:
+def writers(world: S3World) -> Iterator[list[Writer]]:
     """One idempotent HTTP writer at each node, with a stream of its own."""
     made = []
-    for number, url in enumerate(place.cluster.urls):
+    for number, url in enumerate(world.cluster.urls):
         name = f"faults/{time.monotonic_ns()}-{number}"
         assert ask("PUT", f"{url}/v1/stream/{name}", **DISKLESS)[0] == 201
         made.append(Writer(url, name))
     for writer in made:
         writer.start()
     yield made
-    place.store.turn(FAIR)
+    world.store.turn(FAIR)
     for writer in made:
         writer.stopping.set()
         writer.join(60)
@@ -92,18 +92,18 @@ class Counts(NamedTuple):
         return Counts(self.counted - before.counted, self.logged - before.logged)
 
 
-def counts(place: Place) -> Counts:
+def counts(world: S3World) -> Counts:
     """Look at both once nothing has changed for `QUIET_SECONDS`: the log has a request some time
     before the node that made it counts it."""
 
     def look() -> Counts:
-        shown = polynya("cost", "--json", "--hours", "2", server=place.cluster.urls[0])
+        shown = polynya("cost", "--json", "--hours", "2", server=world.cluster.urls[0])
         assert shown.code == 0, shown
         counted = Counter[str]()
         for node in json.loads(shown.out)["nodes"]:
             for calls in node["usage"]["store"].values():
                 counted.update(calls)
-        return Counts(counted, Counter(place.log.counts))
+        return Counts(counted, Counter(world.log.counts))
 
     def settled() -> Counts | None:
         first, until = look(), time.monotonic() + QUIET_SECONDS
@@ -115,16 +115,16 @@ def counts(place: Place) -> Counts:
     return wait_until(settled, what="the store to be idle", seconds=30)
 
 
-def produce(place: Place) -> None:
+def produce(world: S3World) -> None:
     """Write to a diskless topic with a Kafka client, in batches of many packs."""
     from confluent_kafka import Producer
 
     made = polynya(
         *("topic", "create", TOPIC, "--partitions", "3", "--config", "profile=diskless"),
-        server=place.cluster.urls[1],
+        server=world.cluster.urls[1],
     )
     assert made.code == 0, made
-    said = "".join(place.cluster.log)
+    said = "".join(world.cluster.log)
     brokers = next(line.split()[1] for line in said.splitlines() if line.startswith("  Kafka"))
     faults: list[Any] = []
     writer = Producer(
@@ -141,10 +141,10 @@ def produce(place: Place) -> None:
     assert (writer.flush(60), faults) == (0, [])
 
 
-def append_all(place: Place, name: str) -> None:
+def append_all(world: S3World, name: str) -> None:
     """Append to one stream through each node in turn, which stores its own packs."""
     for number in range(APPENDS):
-        url = place.cluster.urls[number % 3]
+        url = world.cluster.urls[number % 3]
         body = json.dumps([number, RECORD]).encode()
         assert ask("POST", f"{url}/v1/stream/{name}", body)[0] == 204
 
@@ -159,19 +159,19 @@ def size_of(stream: str) -> int:
     return size
 
 
-def test_cost_agrees_with_the_log_of_the_s3_server(place: Place) -> None:
-    before = counts(place)
-    urls = place.cluster.urls
+def test_cost_agrees_with_the_log_of_the_s3_server(world: S3World) -> None:
+    before = counts(world)
+    urls = world.cluster.urls
     assert ask("PUT", f"{urls[0]}/v1/stream/cost/a", **DISKLESS)[0] == 201
-    appending = threading.Thread(target=append_all, args=(place, "cost/a"))
+    appending = threading.Thread(target=append_all, args=(world, "cost/a"))
     appending.start()
-    produce(place)
+    produce(world)
     appending.join(60)
     for url in urls:  # each has stored a third, and fetches the others
         assert len(records(url, "cost/a")) == 2 * APPENDS
     for partition in range(3):
         assert size_of(f"{urls[2]}/v1/stream/kafka/{TOPIC}/{partition}") >= 100 * len(RECORD)
-    found = counts(place).since(before)
+    found = counts(world).since(before)
     assert found.counted["put"] > 30 and found.counted["get"] > 30, found
     assert found.counted[UP] > 300 * len(RECORD) and found.counted[DOWN] > APPENDS * len(RECORD)
     for name in (*REQUESTS, UP, DOWN):
@@ -192,39 +192,39 @@ def more(writers: list[Writer], what: str) -> None:
 
 @pytest.mark.parametrize("fault", every_nth(FAULTS, 2))
 def test_appends_wait_while_the_s3_server_fails_and_nothing_is_lost(
-    place: Place, writers: list[Writer], fault: str
+    world: S3World, writers: list[Writer], fault: str
 ) -> None:
     weather, met = FAULTS[fault]
     more(writers, "appends before the fault")
-    before = place.store.met[met]
+    before = world.store.met[met]
     until = time.monotonic() + AWAY_SECONDS
-    place.store.turn(weather)
+    world.store.turn(weather)
     wait_until(
-        lambda: time.monotonic() > until if not met else place.store.met[met] >= before + 3,
+        lambda: time.monotonic() > until if not met else world.store.met[met] >= before + 3,
         what=f"requests while the server is {fault}",
     )
-    place.store.turn(FAIR)
+    world.store.turn(FAIR)
     more(writers, "appends after the fault, without help")
-    check(place, writers)
+    check(world, writers)
 
 
 @pytest.mark.parametrize("seconds", long([20.0]))
 def test_appends_wait_for_a_server_that_is_away_for_long(
-    place: Place, writers: list[Writer], seconds: float
+    world: S3World, writers: list[Writer], seconds: float
 ) -> None:
     more(writers, "appends before the fault")
     until = time.monotonic() + seconds
-    place.store.turn(Weather(gone="refuses"))
+    world.store.turn(Weather(gone="refuses"))
     wait_until(lambda: time.monotonic() > until, what="the time to pass")
-    place.store.turn(FAIR)
+    world.store.turn(FAIR)
     more(writers, "appends after the fault, without help")
-    check(place, writers)
+    check(world, writers)
     assert max(writer.longest for writer in writers) < seconds + 15
 
 
-def check(place: Place, writers: list[Writer]) -> None:
+def check(world: S3World, writers: list[Writer]) -> None:
     """Each record that was acknowledged is there once, in order, at another node."""
     for number, writer in enumerate(writers):
         acknowledged = writer.finish()
-        url = place.cluster.urls[(number + 1) % 3]
+        url = world.cluster.urls[(number + 1) % 3]
         assert records(url, writer.stream.partition("/v1/stream/")[2]) == [*range(acknowledged)]

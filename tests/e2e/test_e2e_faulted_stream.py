@@ -92,7 +92,7 @@ def test_a_node_serves_beside_a_stream_that_it_cannot_store(world: World) -> Non
         world.stop()
 
 
-def places_of(name: str, pack: bytes) -> list[tuple[int, int]]:
+def positions_of(name: str, pack: bytes) -> list[tuple[int, int]]:
     """The offsets and lengths of a stream's first slice in an object; none if it is no pack."""
     try:
         entries = read_footer(pack).entries
@@ -114,13 +114,13 @@ def test_a_damaged_pack_is_told_by_reads_readiness_and_metrics(world: World) -> 
         """The packs with a slice of the first stream."""
         files = [path for path in (world.data / "objects").rglob("*") if "/packs/" in str(path)]
         found = {path: path.read_bytes() for path in files if path.is_file()}
-        return {path: data for path, data in found.items() if places_of("hurt", data)}
+        return {path: data for path, data in found.items() if positions_of("hurt", data)}
 
     assert world.flush().status == 200  # published, not only stored
     world.stop()
     whole = packs()
     for path, data in whole.items():
-        ((offset, stored),) = places_of("hurt", data)
+        ((offset, stored),) = positions_of("hurt", data)
         assert stored < 1000, "it is compressed"
         last = offset + stored - 1
         path.write_bytes(data[:last] + bytes((data[last] ^ 1,)) + data[last + 1 :])

@@ -1,5 +1,5 @@
-"""Transactions during a rolling upgrade from the release before: a client that begins under the older
-release is refused clearly until the last node is new, and then goes on without a restart."""
+"""Transactions during a rolling upgrade from the release before: a client that begins under the
+older release is refused clearly until the last node is new, and then goes on without a restart."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ ENOUGH = 20  # committed transactions
 
 
 class Load(threading.Thread):
-    """A producer that tries to begin until it may, and then writes a number to each partition in each
-    transaction; each fourth one is aborted."""
+    """A producer that tries to begin until it may, and then writes a number to each partition in
+    each transaction; each fourth one is aborted."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__()
@@ -96,11 +96,11 @@ def start_again(cluster: DevCluster, number: int, level: str) -> None:
 
 
 def check_refused(cluster: DevCluster) -> None:
-    for place in servers(cluster).split(","):
-        host, port = place.split(":")
+    for partition in servers(cluster).split(","):
+        host, port = partition.split(":")
         said = asyncio.run(find_coordinator((host, int(port)), ID))
-        assert said.error == COORDINATOR_NOT_AVAILABLE, place
-        assert f"all nodes at level {TRANSACTION_LEVEL}" in said.message, place
+        assert said.error == COORDINATOR_NOT_AVAILABLE, partition
+        assert f"all nodes at level {TRANSACTION_LEVEL}" in said.message, partition
 
 
 def test_transactions_begin_with_the_last_node_and_the_way_back_is_open_until_then(

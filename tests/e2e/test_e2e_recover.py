@@ -24,7 +24,8 @@ APPENDS = 12  # of the long one, each so large that it is one when it comes back
 
 
 class Kept:
-    """The readers' view of streams: bytes, content type, closed, and the records of byte streams."""
+    """The readers' view of streams: bytes, content type, closed, and the records of byte
+    streams."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -99,17 +100,17 @@ def recovered(world: World, *arguments: str) -> Ran:
 def test_deleted_streams_come_back_under_their_names_or_others_and_once(
     world: World, tmp_path: Path
 ) -> None:
-    place = str(tmp_path / "backup.tar")
+    location = str(tmp_path / "backup.tar")
     world.start("--cores", "2")
     with contextlib.closing(world.connect()) as client:
         made(world, client)
         kept = Kept(client)
         before = {name: kept.of(name) for name in (*LOST, "long/one")}
-        assert polynya("backup", place, server=world.url).code == 0
+        assert polynya("backup", location, server=world.url).code == 0
 
-        ran = recovered(world, place, "lost/json")
+        ran = recovered(world, location, "lost/json")
         assert (ran.code, "the stream lost/json already exists" in ran.err) == (1, True), ran
-        ran = recovered(world, place, "--prefix", "lost/", "--as", "found/", "--json")
+        ran = recovered(world, location, "--prefix", "lost/", "--as", "found/", "--json")
         told = json.loads(ran.out)
         assert (ran.code, len(told["streams"]), told["failed"]) == (0, len(LOST), []), ran
         for name in LOST:
@@ -117,25 +118,25 @@ def test_deleted_streams_come_back_under_their_names_or_others_and_once(
         for name in reversed(LOST):
             assert client.ask("DELETE", path(name)).status == 204
         for _ in range(2):  # the second time nothing is there twice
-            assert recovered(world, place, *LOST).code == 0
+            assert recovered(world, location, *LOST).code == 0
         for name in LOST:
             assert kept.of(name) == before[name], name
 
         assert client.ask("DELETE", path("long/one")).status == 204
-        process = started("recover", place, "long/one", server=world.url)
+        process = started("recover", location, "long/one", server=world.url)
         while process.poll() is None and client.ask("HEAD", path("long/one")).status == 404:
             pass
         killed_when(process, tmp_path, "*")
         assert len(kept.of("long/one")["body"]) > 700_000
-        ran = recovered(world, place, "long/one", "--json")
+        ran = recovered(world, location, "long/one", "--json")
         assert (ran.code, json.loads(ran.out)["streams"][0]["resumed"]) == (0, True), ran
         assert kept.of("long/one") == before["long/one"]
 
-    ran = recovered(world, place, "--prefix", "", "--list", "--json")
+    ran = recovered(world, location, "--prefix", "", "--list", "--json")
     assert {row["name"] for row in json.loads(ran.out)["streams"]} == {
         spelled_name(name) for name in before
     }
-    ran = recovered(world, place, "lost/jason")
+    ran = recovered(world, location, "lost/jason")
     assert (ran.code, "has no such stream" in ran.err) == (1, True), ran
 
 
@@ -145,7 +146,7 @@ RECORDS = "application/vnd.polynya.records+json"
 def test_records_of_kafka_batches_keep_their_keys_headers_and_times(
     world: World, tmp_path: Path
 ) -> None:
-    place = str(tmp_path / "backup.tar")
+    location = str(tmp_path / "backup.tar")
     world.start("--cores", "1", "--kafka-listen", f"127.0.0.1:{(port := free_ports(1)[0])}")
     with contextlib.closing(world.connect()) as client:
 
@@ -176,23 +177,23 @@ def test_records_of_kafka_batches_keep_their_keys_headers_and_times(
         sent += send_batches(port, "clicks")
         before = {name: shown(name) for name in ("k/json", "k/text", "kafka/clicks/1")}
         assert [record["value"] for record in before["kafka/clicks/1"]] == sent
-        assert polynya("backup", place, server=world.url).code == 0
+        assert polynya("backup", location, server=world.url).code == 0
 
         for _ in range(2):
-            ran = recovered(world, place, "--prefix", "k/", "--as", "found/")
+            ran = recovered(world, location, "--prefix", "k/", "--as", "found/")
             assert ran.code == 0, ran
-            ran = recovered(world, place, "--prefix", "kafka/clicks/", "--as", "found/clicks-")
+            ran = recovered(world, location, "--prefix", "kafka/clicks/", "--as", "found/clicks-")
             assert ran.code == 0, ran
         for old, new in (("k/json", "json"), ("k/text", "text"), ("kafka/clicks/1", "clicks-1")):
             assert shown(f"found/{new}") == before[old]
-        ran = recovered(world, place, "kafka/clicks/1")
+        ran = recovered(world, location, "kafka/clicks/1")
         assert (ran.code, "partition of a Kafka topic" in ran.err) == (1, True), ran
 
         adopted = ("--from", "found/clicks-0", "--from", "found/clicks-1")
         assert polynya("topic", "adopt", "again", *adopted, server=world.url).code == 0
         assert consumed(port, "again") == [
-            (place, record["key"], record["value"])
-            for place, record in enumerate(before["kafka/clicks/1"])
+            (location, record["key"], record["value"])
+            for location, record in enumerate(before["kafka/clicks/1"])
         ], "the batches have the offsets of their new places"
 
         delete_before(port, "clicks", 6)

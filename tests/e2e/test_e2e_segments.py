@@ -15,7 +15,7 @@ from polling import wait_until
 from product import RunningNode, polynya, running_node
 from worlds.dev_cluster import DevCluster, dev_cluster
 from worlds.real_cluster import ask
-from worlds.text_client import TextClient, text_place
+from worlds.text_client import TextClient, text_address
 
 from polynya.client import AsyncClient, Client, Leased, StreamExists
 
@@ -159,7 +159,7 @@ def test_other_profiles_are_refused_with_what_is_there(node: RunningNode) -> Non
 
 
 def test_a_topic_of_the_text_protocol_shows_its_segments(node: RunningNode) -> None:
-    with TextClient(text_place(node)) as client:
+    with TextClient(text_address(node)) as client:
         assert client.ask("REGISTER logs") == "OK"
         for number in range(9):
             assert client.ask(f"PUT logs {number}") == "OK"

@@ -20,14 +20,14 @@ from polling import wait_until
 from product import environment, polynya, running_node
 from worlds.dev_cluster import dev_cluster
 from worlds.real_cluster import ask
-from worlds.text_client import TextClient, text_place
+from worlds.text_client import TextClient, text_address
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 def test_a_node_answers_walrus_clients_byte_for_byte(tmp_path: Path) -> None:
     with running_node(tmp_path / "data", "--text-listen", "on", "--cores", "2") as node:
-        with TextClient(text_place(node)) as client:
+        with TextClient(text_address(node)) as client:
             exchanges = [
                 ("REGISTER logs", "OK"),
                 ("REGISTER logs", "OK"),
@@ -68,11 +68,11 @@ def test_a_node_answers_walrus_clients_byte_for_byte(tmp_path: Path) -> None:
             )
             large = "x" * (65_536 - len("PUT logs "))
             assert client.ask(f"PUT logs {large}") == "OK"
-        check_the_other_side(node.url, text_place(node))
+        check_the_other_side(node.url, text_address(node))
         assert node.stop() == 0
     with (
         running_node(tmp_path / "data", "--text-listen", "on") as node,
-        TextClient(text_place(node)) as client,
+        TextClient(text_address(node)) as client,
     ):
         client.send(*["GET logs"] * 502)
         rest = [client.receive() for _ in range(502)]
@@ -84,13 +84,13 @@ def test_a_node_answers_walrus_clients_byte_for_byte(tmp_path: Path) -> None:
         ]
 
 
-def check_the_other_side(url: str, place: str) -> None:
+def check_the_other_side(url: str, address: str) -> None:
     """Check over HTTP: messages are JSON strings; other records arrive as their JSON; trimmed ones
     are skipped."""
     with urlopen(f"{url}/v1/stream/logs?offset=-1") as answer:
         assert json.load(answer)[:2] == ["two  spaces, a\nline and trailing", '{"a": 1}']
     assert ask("POST", f"{url}/v1/stream/logs", b'"from http"')[0] == 204
-    with TextClient(place) as client:
+    with TextClient(address) as client:
         assert client.ask("REGISTER mixed") == "OK"
         assert ask("POST", f"{url}/v1/stream/mixed", b'["one", {"n": [2]}, 3, "\\ud800"]')[0] == 204
         assert [client.ask("GET mixed") for _ in range(5)] == [
@@ -113,18 +113,18 @@ def check_the_other_side(url: str, place: str) -> None:
 @pytest.mark.long
 def test_frames_without_meaning_end_the_connection_with_one_log_line(tmp_path: Path) -> None:
     with running_node(tmp_path / "data", "--text-listen", "on") as node:
-        place = text_place(node)
+        address = text_address(node)
         for length in (0, 65_537, 0x20544547):
-            with TextClient(place) as client:
+            with TextClient(address) as client:
                 client.send("REGISTER t")
                 client.socket.sendall(pack("<I", length) + b"rest")
                 assert [client.receive(), client.receive()] == ["OK", "ERR invalid frame length"]
                 wait_until(client.ended, what="the connection to end")
-        with TextClient(place) as client:
+        with TextClient(address) as client:
             client.socket.sendall(pack("<I", 10) + b"REG")
             client.socket.shutdown(socket.SHUT_WR)
             assert client.ended(), "half a frame is dropped with its connection"
-        with TextClient(place) as client:
+        with TextClient(address) as client:
             client.send("PUT t a", "PUT t b", "GET t")
             client.socket.shutdown(socket.SHUT_WR)
             assert [client.receive() for _ in range(3)] == ["OK", "OK", "OK a"], (
@@ -147,11 +147,11 @@ def test_any_node_of_three_answers_and_each_message_goes_to_one_reader(tmp_path:
         tmp_path / "c", "--text-listen", "on", "--cores", "1", "--groups", "4"
     ) as cluster:
         ports = [int(url.rsplit(":", 1)[1]) + 4 for url in cluster.urls]
-        places = [f"127.0.0.1:{port}" for port in ports]
+        addresses = [f"127.0.0.1:{port}" for port in ports]
         with (
-            TextClient(places[0]) as one,
-            TextClient(places[1]) as two,
-            TextClient(places[2]) as three,
+            TextClient(addresses[0]) as one,
+            TextClient(addresses[1]) as two,
+            TextClient(addresses[2]) as three,
         ):
             assert one.ask("REGISTER logs") == "OK"
             assert two.ask("PUT logs hello") == "OK"
@@ -174,7 +174,7 @@ def test_any_node_of_three_answers_and_each_message_goes_to_one_reader(tmp_path:
         taken: list[list[str]] = [[], [], []]
 
         def take(reader: int) -> None:
-            with TextClient(places[reader]) as client:
+            with TextClient(addresses[reader]) as client:
                 while (answer := client.ask("GET logs")) != "EMPTY":
                     taken[reader].append(answer)
 
@@ -190,7 +190,7 @@ def test_any_node_of_three_answers_and_each_message_goes_to_one_reader(tmp_path:
         )
 
         cluster.kill(3)
-        with TextClient(places[0]) as one, TextClient(places[1]) as two:
+        with TextClient(addresses[0]) as one, TextClient(addresses[1]) as two:
             wait_until(lambda: one.ask("PUT logs later") == "OK", what="a PUT without node 3")
             assert (
                 wait_until(lambda: (said := two.ask("GET logs")) != "EMPTY" and said, what="it")
@@ -216,9 +216,9 @@ def test_tokens_and_tls_guard_the_text_protocol_as_they_guard_http(tmp_path: Pat
     assert slow.code == 0, slow.err
     flags = ("--text-listen", "on", "--auth-required", "--tls-self")
     with running_node(data, *flags) as node:
-        place, ca = text_place(node), data / "tls" / "self.crt"
+        address, ca = text_address(node), data / "tls" / "self.crt"
         trust = ssl.create_default_context(cafile=ca)
-        with TextClient(place, trust) as client:
+        with TextClient(address, trust) as client:
             assert (
                 client.ask("PUT logs x")
                 == "ERR unauthorized: this node needs a token; send AUTH TOKEN first"
@@ -255,14 +255,14 @@ def test_tokens_and_tls_guard_the_text_protocol_as_they_guard_http(tmp_path: Pat
                 lambda: client.ask("STATE logs").startswith("ERR unauthorized"),
                 what="the revocation",
             )
-        with TextClient(place, trust) as client:
+        with TextClient(address, trust) as client:
             assert client.ask(f"AUTH {slow.out.strip()}") == "OK"
             client.send(*["STATE logs"] * 20)
             answers = [client.receive() for _ in range(20)]
             assert answers[0].startswith("{") and answers[-1].startswith(
                 "ERR rate limit of the token: retry after"
             )
-        with pytest.raises(OSError), TextClient(place) as plain:
+        with pytest.raises(OSError), TextClient(address) as plain:
             plain.ask(f"AUTH {tokens['all']}")
         server = node.url.rsplit(":", 1)[0]
         variables = {"POLYNYA_TOKEN": tokens["all"], "POLYNYA_CA_FILE": str(ca)}
@@ -270,7 +270,7 @@ def test_tokens_and_tls_guard_the_text_protocol_as_they_guard_http(tmp_path: Pat
             "--server",
             server,
             "--addr",
-            place,
+            address,
             "-c",
             "PUT logs cli",
             "-c",
@@ -289,17 +289,17 @@ def test_tokens_and_tls_guard_the_text_protocol_as_they_guard_http(tmp_path: Pat
 
 def test_the_prompt_and_single_commands(tmp_path: Path) -> None:
     with running_node(tmp_path / "data", "--text-listen", "on") as node:
-        place = text_place(node)
+        address = text_address(node)
         ran = polynya(
-            "walrus", "--addr", place, stdin=b"REGISTER logs\n\nPUT logs from stdin\nGET logs\n"
+            "walrus", "--addr", address, stdin=b"REGISTER logs\n\nPUT logs from stdin\nGET logs\n"
         )
         assert (ran.code, ran.out) == (0, "OK\nOK\nOK from stdin\n"), ran.err
-        ran = polynya("walrus", "--addr", place, "-c", "PUT nothing x", "-c", "GET logs")
+        ran = polynya("walrus", "--addr", address, "-c", "PUT nothing x", "-c", "GET logs")
         assert (ran.code, ran.out) == (1, "ERR unknown topic nothing\nEMPTY\n")
         assert "unknown topic nothing" in ran.err
 
         ours, theirs = pty.openpty()
-        command = [sys.executable, "-m", "polynya", "walrus", "--addr", place]
+        command = [sys.executable, "-m", "polynya", "walrus", "--addr", address]
         more = {"XDG_STATE_HOME": str(tmp_path / "state"), "TERM": "dumb"}
         prompt = subprocess.Popen(
             command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**more)
@@ -327,6 +327,6 @@ def test_the_prompt_and_single_commands(tmp_path: Path) -> None:
         assert prompt.wait(60) == 0
         os.close(ours)
         assert "PUT logs typed" in (tmp_path / "state" / "polynya" / "walrus_history").read_text()
-    ran = polynya("walrus", "--addr", place, "-c", "GET logs")
+    ran = polynya("walrus", "--addr", address, "-c", "GET logs")
     assert ran.code == 3 and "text_listen = on" in ran.err
     assert polynya("walrus", "--addr", "nowhere", "-c", "GET logs").code == 2

@@ -40,7 +40,7 @@ def test_nonsense_is_borne(name: str, tmp_path: Path) -> None:
     fuzz, rounds, done = SLICES[name]
     outcome = fuzz(SEED, tmp_path, rounds=rounds)
     assert not outcome.wrong, "\n".join(outcome.wrong)
-    assert outcome.counts[done], outcome.told()
+    assert outcome.counts[done], outcome.summary()
 
 
 @pytest.mark.parametrize("name", ["http", *long(["admin", "text"])])

@@ -208,8 +208,8 @@ def test_a_crash_before_the_state_of_a_new_segment_loses_no_topic_and_no_cursor(
     whole = {path: bytes(inode.cached) for path, inode in disk.files.items()}
     newest = max(path for path in whole if path.suffix == ".journal")
     empty = copy_with(disk, newest, whole[newest])
-    number, place = log._writer._open.number + 1, log._writer.end
-    header = SegmentHeader(log._writer.journal_id, number, 99, place)
+    number, position = log._writer._open.number + 1, log._writer.end
+    header = SegmentHeader(log._writer.journal_id, number, 99, position)
     fd = empty.create(FOLDER / f"{number:010d}.journal")
     empty.write(fd, [pack_segment_header(header)], 0)
     empty.sync(fd)

@@ -87,7 +87,7 @@ def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path)
         assert snapshot_of(machine) == before and again.log_ms == 9
         batches = machine.directory.streams["test/a"].hot or []
         assert [batch.payload for batch in batches] == [b"one", b"three", b"five"]
-        assert [payload_at(again.journal, batch.place, 1) for batch in batches] == [
+        assert [payload_at(again.journal, batch.position, 1) for batch in batches] == [
             b"one",
             b"three",
             b"five",
@@ -148,11 +148,11 @@ def test_kafka_batches_share_an_entry_with_appends_and_are_read_back(tmp_path: P
         assert snapshot_of(machine) == before
         batches = machine.directory.streams["test/a"].hot or []
         read = PayloadReader(again.journal)
-        assert [read(batch.place, 1) for batch in reversed(batches)] == [
+        assert [read(batch.position, 1) for batch in reversed(batches)] == [
             batch.payload for batch in reversed(batches)
         ]
         with pytest.raises(CorruptData):
-            read(batches[0].place + 5, 1)
+            read(batches[0].position + 5, 1)
         again.journal.close()
 
     asyncio.run(run())
@@ -168,19 +168,19 @@ def test_an_entry_is_read_once_for_all_of_its_batches(
         await turn(core, [append("a", number, b"%d" % number) for number in range(5)])
         await turn(core, [append("a", number, b"%d" % number) for number in range(5, 8)])
         batches = storage.core_replicas.groups[GROUP].machine.directory.streams["test/a"].hot or []
-        places: list[int] = []
+        positions: list[int] = []
         sound = Segments.read_entry
 
-        def counted(segments: Segments, place: int, *, within: int = 1) -> JournalEntry:
-            places.append(place)
-            return sound(segments, place, within=within)
+        def counted(segments: Segments, position: int, *, within: int = 1) -> JournalEntry:
+            positions.append(position)
+            return sound(segments, position, within=within)
 
         monkeypatch.setattr(Segments, "read_entry", counted)
         read = PayloadReader(storage.journal)
-        assert [read(batch.place, 1) for batch in batches] == [
+        assert [read(batch.position, 1) for batch in batches] == [
             b"%d" % number for number in range(8)
         ]
-        assert places == [batches[0].place, batches[5].place]
+        assert positions == [batches[0].position, batches[5].position]
         core.close()
         storage.journal.close()
 

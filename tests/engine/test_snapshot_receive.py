@@ -1,4 +1,5 @@
-"""Receiving snapshots while the group leaves this node: a descriptor is closed once, by its owner."""
+"""Receiving snapshots while the group leaves this node: a descriptor is closed once, by its
+owner."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ SNAPSHOT = Snapshot(7, 1, Configuration((1, 2)), len(BODY), 99)
 
 
 class Counting(OsFiles):
-    """The real files. They fail on a second `close`, which would close another owner's descriptor."""
+    """The real files. They fail on a second `close`, which would close another owner's
+    descriptor."""
 
     def __init__(self) -> None:
         self.open_now: list[int] = []
@@ -84,8 +86,8 @@ def test_a_group_that_leaves_while_its_last_chunk_is_written_closes_the_file_onc
 
 
 def test_what_waits_for_a_lost_chunk_keeps_no_place_when_its_sender_is_gone() -> None:
-    """The next leader may have the entries themselves, and send no snapshot: few such places would
-    be left for other groups, and none in the end."""
+    """The next leader may have the entries themselves, and send no snapshot: few such positions
+    would be left for other groups, and none in the end."""
     disk, tasks = FakeDisk(), list[asyncio.Task[None]]()
 
     async def story() -> None:

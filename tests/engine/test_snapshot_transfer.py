@@ -55,12 +55,12 @@ class Sender:
 
     def apply(self, command: Append | Create | Delete) -> None:
         self.index += 1
-        place = self.journal.stage(1, 1, self.index, 1, encode_command(command))
+        position = self.journal.stage(1, 1, self.index, 1, encode_command(command))
         batch = self.journal.take()
         assert batch is not None
         self.journal.write(batch)
         self.journal.synced(batch)
-        self.machine.apply(command, place)
+        self.machine.apply(command, position)
 
     def append(self, name: str, batches: int, size: int) -> None:
         for number in range(batches):
@@ -115,7 +115,7 @@ def of_the_first_clusters(sender: Sender) -> tuple[bytes, int]:
     pieces = [
         piece
         for batch in hot
-        for piece in (struct.pack("<QI", batch.place, len(batch.payload)), batch.payload)
+        for piece in (struct.pack("<QI", batch.position, len(batch.payload)), batch.payload)
     ]
     return b"".join((struct.pack("<Q", len(body)), body, *pieces)), crc32c(body)
 

@@ -27,7 +27,7 @@ class MemoryTurns:
         self.inflight_bytes = 0
         self._machines = machines
         self._proposals: list[tuple[int, Command, Done]] = []
-        self._place = 0
+        self._position = 0
 
     def inflight_bytes_of(self, group: int) -> int:
         return 0
@@ -43,8 +43,8 @@ class MemoryTurns:
             if self.fault is not None:
                 done(self.fault)
                 continue
-            self._place += 1
-            reply = self._machines[group].apply(command, self._place)
+            self._position += 1
+            reply = self._machines[group].apply(command, self._position)
             self.local.applied(group, command, reply)
             done(reply)
 

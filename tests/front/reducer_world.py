@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from front_world import World
 
-from polynya.cli.reducers.worker import Told, Worker
+from polynya.cli.reducers.worker import RunReport, Worker
 from polynya.cli.remote.client import Parts
 from polynya.front.http.reducers.routes import MODULES, PATH, ReducerRoutes
 
@@ -64,11 +64,11 @@ async def bind(world: World, name: str = "carts", **wanted: Any) -> dict[str, An
 
 async def work(
     world: World, *names: str, everything: bool = True, server: Loop | None = None
-) -> list[Told]:
+) -> list[RunReport]:
     """Let a worker do a round, and return what it told."""
-    told: list[Told] = []
+    reports: list[RunReport] = []
     worker = Worker(
-        server or Loop(world), names, told.append, now=lambda: 0.0, shuffle=lambda rows: None
+        server or Loop(world), names, reports.append, now=lambda: 0.0, shuffle=lambda rows: None
     )
     await asyncio.to_thread(worker.round, everything=everything)
-    return told
+    return reports

@@ -23,30 +23,30 @@ def stream(name: str, uid: int, records: int, first: int = 0) -> StreamInfo:
 @pytest.mark.parametrize(
     ("facts", "behind"),
     [
-        (stream("shop/a", 7, 10), 6),  # from its place
+        (stream("shop/a", 7, 10), 6),  # from its position
         (stream("shop/a", 7, 4), 0),
         (stream("shop/a", 7, 10, first=8), 2),  # the others were trimmed
         (stream("shop/a", 9, 10), 10),  # created again: all of it is new
         (stream("shop/a", 9, 10, first=3), 7),
         (stream("shop/new", 8, 5), 5),
-        (stream("default/plain", 3, 9), 1),  # places have the names of URLs
+        (stream("default/plain", 3, 9), 1),  # positions have the names of URLs
     ],
 )
 def test_records_after_the_places(facts: StreamInfo, behind: int) -> None:
-    places = {"shop/a": (7, 4), "shop/gone": (1, 1), "plain": (3, 8)}
-    assert records_after(places, [facts]) == behind
-    assert records_after(places, [facts, stream("shop/b", 5, 100)]) == behind + 100
+    positions = {"shop/a": (7, 4), "shop/gone": (1, 1), "plain": (3, 8)}
+    assert records_after(positions, [facts]) == behind
+    assert records_after(positions, [facts, stream("shop/b", 5, 100)]) == behind + 100
 
 
 def test_only_records_that_no_job_had_are_told_as_trimmed() -> None:
-    places = {"shop/a": (7, 4)}
+    positions = {"shop/a": (7, 4)}
     for facts, trimmed in (
         (stream("shop/a", 7, 10, first=4), 0),  # a job had them
         (stream("shop/a", 7, 10, first=6), 2),
         (stream("shop/a", 9, 10, first=3), 3),  # of another incarnation
         (stream("shop/new", 8, 5, first=5), 5),
     ):
-        assert trimmed_after(places, [facts]) == trimmed
+        assert trimmed_after(positions, [facts]) == trimmed
 
 
 class Listed:
@@ -97,23 +97,23 @@ def test_places_are_read_once_a_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "whole", "behind", "current"),
+    ("position", "whole", "behind", "current"),
     [
         (None, False, 50, False),  # no job yet
         ({"job": 9, "rows": 40}, False, 0, True),
         ({"job": 8, "rows": 40}, False, 10, False),
-        ({"job": 8, "rows": 50}, False, 0, False),  # a merge: its place is still to be noted
+        ({"job": 8, "rows": 50}, False, 0, False),  # a merge: its position is still to be noted
         ({"job": 8, "rows": 40}, True, 50, False),  # the next job reads all rows
     ],
 )
 def test_the_lag_behind_a_table_is_what_the_next_job_reads(
-    place: dict[str, int] | None, whole: bool, behind: int, current: bool
+    position: dict[str, int] | None, whole: bool, behind: int, current: bool
 ) -> None:
     async def read_object(key: str) -> bytes:
-        return json.dumps({"source": {"uid": "6", **(place or {})}}).encode()
+        return json.dumps({"source": {"uid": "6", **(position or {})}}).encode()
 
     lag = DerivedLag(cast(Tables, Listed(stream("shop/a", 7, 100, first=60))), read_object)
-    made = table("1.json" if place else "")
+    made = table("1.json" if position else "")
     made.transform = str(Transform("sql:select 1", table="6", whole=whole))
     assert asyncio.run(lag.records(made)) == behind
     assert asyncio.run(lag.is_current(made)) is current

@@ -37,10 +37,10 @@ def at(
     """A batch at an offset, whose records have these offset deltas."""
     made = bytearray(batch(*values))
     for number, delta in enumerate(deltas):  # each record is short: its delta is its fourth byte
-        place = 61
+        position = 61
         for _ in range(number):
-            place += 1 + (made[place] >> 1)
-        made[place + 3] = 2 * delta
+            position += 1 + (made[position] >> 1)
+        made[position + 3] = 2 * delta
     last = max([len(values) - 1, last, *deltas])
     struct.pack_into(">hi", made, 21, attributes, last)
     struct.pack_into(">q", made, 0, offset)

@@ -16,7 +16,7 @@ from test_authorizer import Gate, guarded
 from worlds.wasm_modules import COUNTING, compiled
 
 from polynya.base.limits import REDUCERS_MAX, SNAPSHOT_GRACE_MS
-from polynya.cli.reducers.worker import Told, Worker
+from polynya.cli.reducers.worker import RunReport, Worker
 from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.reducers.routes import PATH
 
@@ -60,8 +60,8 @@ def test_a_worker_publishes_the_state_of_each_stream_of_the_pattern() -> None:
         tail = await fill(world, {"item": "pear", "n": 2}, {"item": "fig"}, {"item": "pear"})
         await fill(world, {"item": "nut"}, name="carts/bob")
         await fill(world, {"item": "nut"}, name="other/bob")
-        told = await work(world)
-        assert [(each.stream, each.outcome.records) for each in told] == [
+        reports = await work(world)
+        assert [(each.stream, each.outcome.records) for each in reports] == [
             ("carts/ann", 3),
             ("carts/bob", 1),
         ]
@@ -73,7 +73,7 @@ def test_a_worker_publishes_the_state_of_each_stream_of_the_pattern() -> None:
             "fig": {"record": 1, "value": {"item": "fig"}},
             "pear": {"record": 2, "value": {"item": "pear"}},
         }
-        assert told[0].outcome.digest == hashlib.sha256(body).hexdigest()
+        assert reports[0].outcome.digest == hashlib.sha256(body).hexdigest()
         assert await work(world) == []
         assert (await snapshots(world, "/v1/stream/other/bob")) == []
 
@@ -86,8 +86,8 @@ def test_a_run_goes_on_where_the_newest_snapshot_ends() -> None:
         await fill(world, 1, 2, 3)
         await work(world)
         await fill(world, 4, None)
-        (told,) = await work(world)
-        assert told.outcome.records == 2
+        (reports,) = await work(world)
+        assert reports.outcome.records == 2
         assert as_json(await state(world))["records"] == 5
         assert as_json(await state(world, "?key=nulls")) == 1
         assert len(await snapshots(world)) == 2
@@ -174,8 +174,8 @@ def test_two_states_of_the_same_records_stop_a_reducer_and_the_first_stays() -> 
         assert refused.error == "REDUCER_STOPPED"
         assert (await state(world)).error == "REDUCER_STOPPED"
         assert (await bind(world))["revision"] == 3
-        (told,) = await work(world)
-        assert told.outcome.published
+        (reports,) = await work(world)
+        assert reports.outcome.published
         assert [mark["origin"] for mark in await snapshots(world)] == ["carts@1", "carts@3"]
 
     run(story)
@@ -186,8 +186,8 @@ def test_a_fault_is_kept_retried_later_and_forgotten_after_a_publish() -> None:
         await bind(world, builtin="merge-patch", pattern="**")
         await world.put("raw", "text/plain")
         await world.post("raw", b"no json", "text/plain")
-        (told,) = await work(world)
-        assert "record 0 is no JSON" in told.outcome.fault
+        (reports,) = await work(world)
+        assert "record 0 is no JSON" in reports.outcome.fault
         (fault,) = as_json(await world.ask("GET", f"{PATH}/carts"))["faults"]
         assert (fault["stream"], fault["tries"]) == ("raw", 1)
         assert (await state(world, url="/v1/stream/raw")).error == "REDUCER_FAULT"
@@ -380,8 +380,8 @@ def test_a_new_revision_begins_again_unless_records_are_trimmed() -> None:
         await fill(world, {"id": "a"}, {"id": "b"})
         await work(world)
         assert (await bind(world, key="/id"))["revision"] == 2
-        (told,) = await work(world)
-        assert told.outcome.records == 2
+        (reports,) = await work(world)
+        assert reports.outcome.records == 2
         assert set(as_json(await state(world))) == {"a", "b"}
         await world.ask("POST", f"{URL}/retention", b'{"keep_bytes": 0}')
         await fill(world, {"id": "c"})
@@ -389,8 +389,8 @@ def test_a_new_revision_begins_again_unless_records_are_trimmed() -> None:
         assert set(as_json(await state(world))) == {"a", "b", "c"}
         await bind(world, key="/no")
         await fill(world, {"id": "d"})
-        (told,) = await work(world)
-        assert "a new one begins at the state of the older one" in told.outcome.fault
+        (reports,) = await work(world)
+        assert "a new one begins at the state of the older one" in reports.outcome.fault
         assert (await state(world)).error == "TRIMMED"
 
     run(story)
@@ -411,8 +411,8 @@ def test_only_records_of_committed_transactions_and_kafka_keys_count() -> None:
         kind = "application/vnd.polynya.records+json"
         answer = await world.post("kafka-like", json.dumps(records).encode(), kind)
         assert answer.status in (200, 204), answer
-        (told,) = await work(world)
-        assert told.outcome.records == 6
+        (reports,) = await work(world)
+        assert reports.outcome.records == 6
         found = as_json(await state(world, url="/v1/stream/kafka-like"))
         assert found == {
             "a": {"record": 1, "value": {"$base64": "/w=="}},
@@ -516,8 +516,8 @@ def test_a_module_is_run_by_the_worker() -> None:
             await world.put(name, "text/plain")
             await world.post(name, b"hello", "text/plain")
             await world.post(name, b"you", "text/plain")
-        told = await work(world)
-        assert [each.outcome.fault for each in told] == ["", ""]
+        reports = await work(world)
+        assert [each.outcome.fault for each in reports] == ["", ""]
         url = "/v1/stream/raw/a"
         (mark,) = await snapshots(world, url)
         body = await world.ask("GET", f"{url}/snapshot/{mark['offset']}?origin=carts")
@@ -565,9 +565,9 @@ def test_a_long_run_publishes_in_between() -> None:
         value = {"pad": "x" * 500_000}
         for _ in range(6):
             await fill(world, value)
-        told: list[Told] = []
+        reports: list[RunReport] = []
         times = iter(range(0, 10_000, 31))
-        worker = Worker(Loop(world), (), told.append, now=lambda: next(times))
+        worker = Worker(Loop(world), (), reports.append, now=lambda: next(times))
         await asyncio.to_thread(worker.round, everything=True)
         records = [int(mark["offset"][:16]) for mark in await snapshots(world)]
         assert len(records) > 1 and records[-1] == 6

@@ -43,11 +43,11 @@ def message(answer: Answer) -> str:
 
 async def filled(world: World, records: int = 5, name: str = NAME) -> list[str]:
     """Create a stream with records of one JSON number each, and return their offsets."""
-    places = [(await world.put(name)).headers["stream-next-offset"]]
+    offsets = [(await world.put(name)).headers["stream-next-offset"]]
     for number in range(records):
         answer = await world.post(name, b"%d" % number)
-        places.append(answer.headers["stream-next-offset"])
-    return places
+        offsets.append(answer.headers["stream-next-offset"])
+    return offsets
 
 
 async def publish(world: World, offset: str, body: bytes = b'{"n":1}', **headers: str) -> Answer:
@@ -64,14 +64,14 @@ async def published(world: World, offset: str, body: bytes = b'{"n":1}', **heade
 @pytest.mark.parametrize("url", [URL, f"/v1/streams/{NAME}", f"/{NAME}"])
 def test_a_snapshot_is_published_read_listed_and_deleted(url: str) -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
+        offsets = await filled(world)
         assert (await world.ask("GET", f"{url}/snapshot")).error == "NO_SNAPSHOT"
         body = b'{"sum": 3}'
         digest = hashlib.sha256(body).digest()
-        target = f"{url}/snapshot/{places[3]}"
+        target = f"{url}/snapshot/{offsets[3]}"
         made = await world.ask("PUT", target, body, content_type=JSON)
         assert (made.status, made.body) == (201, b"")
-        assert made.headers["stream-snapshot-offset"] == places[3]
+        assert made.headers["stream-snapshot-offset"] == offsets[3]
         assert made.headers["repr-digest"] == f"sha-256=:{b64encode(digest).decode()}:"
         assert made.headers["location"].endswith(target)
         again = await world.ask("PUT", target, body, content_type=JSON)
@@ -80,12 +80,12 @@ def test_a_snapshot_is_published_read_listed_and_deleted(url: str) -> None:
         assert (newest.status, newest.headers["location"]) == (307, target)
         assert newest.headers["cache-control"] == "no-store"
         head = await world.head(NAME)
-        assert head.headers["stream-snapshot-offset"] == places[3]
+        assert head.headers["stream-snapshot-offset"] == offsets[3]
         assert head.headers["stream-snapshot-digest"] == f"sha-256={digest.hex()}"
         found = await world.ask("GET", target)
         assert (found.status, found.body) == (200, body)
         assert found.headers["content-type"] == JSON
-        assert found.headers["stream-next-offset"] == places[3]
+        assert found.headers["stream-next-offset"] == offsets[3]
         assert found.headers["content-security-policy"] == "sandbox"
         tag = found.headers["etag"]
         assert (await world.ask("GET", target, if_none_match=tag)).status == 304
@@ -93,7 +93,7 @@ def test_a_snapshot_is_published_read_listed_and_deleted(url: str) -> None:
         assert (head.status, head.headers["content-length"]) == (200, str(len(body)))
         listed = json.loads((await world.ask("GET", f"{url}/snapshots")).body)["snapshots"]
         assert [(each["offset"], each["bytes"], each["origin"]) for each in listed] == [
-            (places[3], len(body), "")
+            (offsets[3], len(body), "")
         ]
         assert (await world.ask("DELETE", target)).status == 204
         assert (await world.ask("GET", target)).error == "NO_SNAPSHOT"
@@ -104,9 +104,9 @@ def test_a_snapshot_is_published_read_listed_and_deleted(url: str) -> None:
 
 def test_a_part_of_a_body_is_read_by_a_range() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
-        await published(world, places[2], b"0123456789", content_type="text/plain")
-        target = f"{URL}/snapshot/{places[2]}"
+        offsets = await filled(world)
+        await published(world, offsets[2], b"0123456789", content_type="text/plain")
+        target = f"{URL}/snapshot/{offsets[2]}"
         for asked, body, told in (
             ("bytes=2-4", b"234", "bytes 2-4/10"),
             ("bytes=7-", b"789", "bytes 7-9/10"),
@@ -127,31 +127,33 @@ def test_a_part_of_a_body_is_read_by_a_range() -> None:
 
 def test_a_publish_that_does_not_fit_is_refused() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
-        await published(world, places[3])
-        older = await publish(world, places[2])
+        offsets = await filled(world)
+        await published(world, offsets[3])
+        older = await publish(world, offsets[2])
         assert (older.status, older.error) == (409, "SNAPSHOT_OLDER")
-        assert older.headers["stream-snapshot-offset"] == places[3]
-        other = await publish(world, places[3], b'{"n":2}')
+        assert older.headers["stream-snapshot-offset"] == offsets[3]
+        other = await publish(world, offsets[3], b'{"n":2}')
         assert (other.status, other.error) == (409, "SNAPSHOT_CONFLICT")
         beyond = await publish(world, at(6, 12))
         assert (beyond.status, beyond.error) == (400, "OFFSET_BEYOND_TAIL")
         for wrong in (at(4, 7), "7", "now", "-1", "x"):
             answer = await publish(world, wrong)
             assert (answer.status, answer.error) == (400, "INVALID_OFFSET"), wrong
-        bad = await publish(world, places[4], b'{"n":')
+        bad = await publish(world, offsets[4], b'{"n":')
         assert (bad.status, bad.error) == (400, "INVALID_JSON")
-        digest = await publish(world, places[4], content_digest="sha-256=:AAAA:")
+        digest = await publish(world, offsets[4], content_digest="sha-256=:AAAA:")
         assert digest.error == "DIGEST_MISMATCH"
-        mismatch = await publish(world, places[4], stream_incarnation="99")
+        mismatch = await publish(world, offsets[4], stream_incarnation="99")
         assert (mismatch.status, mismatch.error) == (412, "INCARNATION_MISMATCH")
         missing = await world.ask("PUT", f"/v1/stream/none/snapshot/{at(0, 0)}", b"x")
         assert missing.error == "NOT_FOUND"
-        assert (await publish(world, places[4], stream_snapshot_match="x")).error == "NOT_SUPPORTED"
-        trimmed = await world.ask("PUT", f"{URL}/retention/{places[2]}")
+        assert (
+            await publish(world, offsets[4], stream_snapshot_match="x")
+        ).error == "NOT_SUPPORTED"
+        trimmed = await world.ask("PUT", f"{URL}/retention/{offsets[2]}")
         assert trimmed.status == 204
-        assert (await publish(world, places[1])).error == "TRIMMED"
-        assert [each["offset"] for each in await listed(world)] == [places[3]]
+        assert (await publish(world, offsets[1])).error == "TRIMMED"
+        assert [each["offset"] for each in await listed(world)] == [offsets[3]]
 
     run(story)
 
@@ -165,22 +167,22 @@ async def listed(world: World) -> list[dict[str, object]]:
 
 def test_a_byte_position_names_a_record_too() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
-        assert (await published(world, "6")).headers["stream-snapshot-offset"] == places[3]
+        offsets = await filled(world)
+        assert (await published(world, "6")).headers["stream-snapshot-offset"] == offsets[3]
         assert (await world.ask("GET", f"{URL}/snapshot/6")).status == 200
-        assert (await published(world, "10")).headers["stream-snapshot-offset"] == places[5]
+        assert (await published(world, "10")).headers["stream-snapshot-offset"] == offsets[5]
 
     run(story)
 
 
 def test_an_empty_body_and_a_large_one_are_snapshots() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
-        await published(world, places[1], b"", content_type="text/plain")
-        assert (await world.ask("GET", f"{URL}/snapshot/{places[1]}")).body == b""
+        offsets = await filled(world)
+        await published(world, offsets[1], b"", content_type="text/plain")
+        assert (await world.ask("GET", f"{URL}/snapshot/{offsets[1]}")).body == b""
         large = bytes(range(256)) * 4096
-        await published(world, places[2], large, content_type="application/octet-stream")
-        found = await world.ask("GET", f"{URL}/snapshot/{places[2]}")
+        await published(world, offsets[2], large, content_type="application/octet-stream")
+        found = await world.ask("GET", f"{URL}/snapshot/{offsets[2]}")
         assert found.body == large and found.headers["content-type"] == "application/octet-stream"
 
     run(story)
@@ -201,26 +203,26 @@ def parts_of(answer: Answer) -> list[tuple[dict[str, str], bytes]]:
 
 def test_a_bootstrap_is_the_newest_snapshot_and_the_records_behind_it() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
+        offsets = await filled(world)
         plain = await world.ask("GET", f"{URL}/bootstrap")
         assert [body for _, body in parts_of(plain)] == [b"[0,1,2,3,4]"]
-        await published(world, places[1], b'{"old":1}')
-        await published(world, places[3], b'{"sum":3}')
+        await published(world, offsets[1], b'{"old":1}')
+        await published(world, offsets[3], b'{"sum":3}')
         found = await world.ask("GET", f"{URL}/bootstrap")
-        assert found.headers["stream-next-offset"] == places[5]
+        assert found.headers["stream-next-offset"] == offsets[5]
         assert found.headers["stream-up-to-date"] == "true"
         (first, snapshot), (second, tail) = parts_of(found)
-        assert (first["content-type"], first["stream-snapshot-offset"]) == (JSON, places[3])
-        assert (second["content-type"], second["stream-next-offset"]) == (JSON, places[5])
+        assert (first["content-type"], first["stream-snapshot-offset"]) == (JSON, offsets[3])
+        assert (second["content-type"], second["stream-next-offset"]) == (JSON, offsets[5])
         assert (snapshot, tail) == (b'{"sum":3}', b"[3,4]")
         tag = found.headers["etag"]
         assert (await world.ask("GET", f"{URL}/bootstrap", if_none_match=tag)).status == 304
         envelope = await world.ask("GET", f"{URL}/bootstrap", accept=JSON)
         assert json.loads(envelope.body) == {
             "snapshot": {"sum": 3},
-            "snapshot_offset": places[3],
+            "snapshot_offset": offsets[3],
             "records": [3, 4],
-            "next_offset": places[5],
+            "next_offset": offsets[5],
             "up_to_date": True,
         }
         await world.post(NAME, b"5")
@@ -258,8 +260,8 @@ def test_each_bootstrap_has_a_boundary_of_its_own(monkeypatch: pytest.MonkeyPatc
 
 def test_the_etag_of_a_bootstrap_is_weak_where_the_boundary_differs() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
-        await published(world, places[3], b'{"sum":3}')
+        offsets = await filled(world)
+        await published(world, offsets[3], b'{"sum":3}')
         one, other = [await world.ask("GET", f"{URL}/bootstrap") for _ in range(2)]
         assert one.body != other.body and parts_of(one) == parts_of(other)
         assert one.headers["etag"] == other.headers["etag"]
@@ -278,14 +280,14 @@ def test_the_etag_of_a_bootstrap_is_weak_where_the_boundary_differs() -> None:
 
 def test_half_of_a_document_is_never_an_answer() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
-        await published(world, places[2], b'{"sum":1}')
-        assert (await world.ask("PUT", f"{URL}/retention/{places[3]}")).status == 204
+        offsets = await filled(world)
+        await published(world, offsets[2], b'{"sum":1}')
+        assert (await world.ask("PUT", f"{URL}/retention/{offsets[3]}")).status == 204
         for query in ("", "?live=sse"):
             refused = await world.ask("GET", f"{URL}/bootstrap{query}")
             assert (refused.status, refused.error) == (410, "TRIMMED")
-            assert refused.headers["stream-retained-offset"] == places[3]
-        await published(world, places[4], b'{"sum":6}')
+            assert refused.headers["stream-retained-offset"] == offsets[3]
+        await published(world, offsets[4], b'{"sum":6}')
         assert parts_of(await world.ask("GET", f"{URL}/bootstrap"))[1][1] == b"[4]"
 
     run(story)
@@ -293,13 +295,13 @@ def test_half_of_a_document_is_never_an_answer() -> None:
 
 def test_a_live_bootstrap_goes_on_without_a_second_snapshot() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
-        await published(world, places[3], b'{"sum":3}')
+        offsets = await filled(world)
+        await published(world, offsets[3], b'{"sum":3}')
         wire = await world.wire()
         wire.send(request("GET", f"{URL}/bootstrap?live=sse"))
         assert (await wire.answer()).status == 200
         event = await wire.chunk()
-        assert event.startswith(f"id:{places[3]}~".encode())
+        assert event.startswith(f"id:{offsets[3]}~".encode())
         assert event.endswith(b'event: snapshot\ndata:{"sum":3}\n\n')
         data = await wire.chunk()
         assert b"event: data\ndata:[3,4]\n" in data
@@ -317,10 +319,10 @@ def test_a_live_bootstrap_goes_on_without_a_second_snapshot() -> None:
 
 def test_a_snapshot_ends_with_its_stream() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
-        await published(world, places[3])
+        offsets = await filled(world)
+        await published(world, offsets[3])
         assert (await world.ask("DELETE", URL)).status == 204
-        assert (await world.ask("GET", f"{URL}/snapshot/{places[3]}")).error == "NOT_FOUND"
+        assert (await world.ask("GET", f"{URL}/snapshot/{offsets[3]}")).error == "NOT_FOUND"
         await filled(world)
         assert await listed(world) == []
         streams = [len(group.directory.streams) for group in world.service.local.machines.values()]
@@ -331,18 +333,18 @@ def test_a_snapshot_ends_with_its_stream() -> None:
 
 def test_a_superseded_snapshot_can_be_read_for_its_grace() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
+        offsets = await filled(world)
         for number in (1, 2, 3):
-            await published(world, places[number], b"%d" % number)
+            await published(world, offsets[number], b"%d" % number)
         assert [each["superseded"] for each in await listed(world)] == [True, False, False]
-        target = f"{URL}/snapshot/{places[1]}"
+        target = f"{URL}/snapshot/{offsets[1]}"
         world.service.clock += SNAPSHOT_GRACE_MS - 1
         assert (await world.ask("GET", target)).body == b"1"
         world.service.clock += 1
         gone = await world.ask("GET", target)
         assert (gone.status, gone.error) == (410, "SNAPSHOT_GONE")
-        assert gone.headers["stream-snapshot-offset"] == places[3]
-        assert gone.headers["link"] == f'<{URL}/snapshot/{places[3]}>; rel="snapshot"'
+        assert gone.headers["stream-snapshot-offset"] == offsets[3]
+        assert gone.headers["link"] == f'<{URL}/snapshot/{offsets[3]}>; rel="snapshot"'
 
     run(story)
 
@@ -350,46 +352,46 @@ def test_a_superseded_snapshot_can_be_read_for_its_grace() -> None:
 def test_too_many_superseded_snapshots_are_refused_for_a_while() -> None:
     async def story(world: World) -> None:
         most = SNAPSHOTS_SUPERSEDED_MAX + 2
-        places = await filled(world, most + 1)
+        offsets = await filled(world, most + 1)
         for number in range(1, most + 1):
-            await published(world, places[number])
-        soon = await publish(world, places[most + 1])
+            await published(world, offsets[number])
+        soon = await publish(world, offsets[most + 1])
         assert (soon.status, soon.error) == (429, "SNAPSHOT_TOO_SOON")
         world.service.clock += int(soon.headers["retry-after"]) * 1000
-        await published(world, places[most + 1])
+        await published(world, offsets[most + 1])
 
     run(story)
 
 
 def test_a_read_behind_the_trim_names_the_snapshot_to_begin_with() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
-        await world.ask("PUT", f"{URL}/retention/{places[2]}")
-        queries = (f"?offset={places[1]}", f"?offset={places[1]}&live=long-poll")
-        queries += (f"?offset={places[1]}&live=sse",)
+        offsets = await filled(world)
+        await world.ask("PUT", f"{URL}/retention/{offsets[2]}")
+        queries = (f"?offset={offsets[1]}", f"?offset={offsets[1]}&live=long-poll")
+        queries += (f"?offset={offsets[1]}&live=sse",)
         for query in queries:
             answer = await world.get(NAME, query)
             assert (answer.status, "link" in answer.headers) == (410, False)
-        await published(world, places[3])
+        await published(world, offsets[3])
         for query in queries:
             answer = await world.get(NAME, query)
             assert (answer.status, answer.error) == (410, "TRIMMED"), query
-            assert answer.headers["stream-retained-offset"] == places[2]
-            assert answer.headers["stream-snapshot-offset"] == places[3]
-            assert answer.headers["link"] == f'<{URL}/snapshot/{places[3]}>; rel="snapshot"'
+            assert answer.headers["stream-retained-offset"] == offsets[2]
+            assert answer.headers["stream-snapshot-offset"] == offsets[3]
+            assert answer.headers["link"] == f'<{URL}/snapshot/{offsets[3]}>; rel="snapshot"'
 
     run(story)
 
 
 def test_a_read_may_begin_at_the_newest_snapshot() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
+        offsets = await filled(world)
         first = await world.get(NAME, "?offset=snapshot&live=long-poll")
         assert (first.status, first.headers["location"]) == (307, f"{URL}?offset=-1&live=long-poll")
-        await published(world, places[3])
+        await published(world, offsets[3])
         then = await world.get(NAME, "?offset=snapshot")
-        assert (then.status, then.headers["location"]) == (307, f"{URL}/snapshot/{places[3]}")
-        await world.ask("PUT", f"{URL}/retention/{places[4]}")
+        assert (then.status, then.headers["location"]) == (307, f"{URL}/snapshot/{offsets[3]}")
+        await world.ask("PUT", f"{URL}/retention/{offsets[4]}")
         assert (await world.get(NAME, "?offset=snapshot")).error == "TRIMMED"
 
     run(story)
@@ -397,19 +399,19 @@ def test_a_read_may_begin_at_the_newest_snapshot() -> None:
 
 def test_a_retention_trims_to_the_oldest_snapshot_that_can_be_read() -> None:
     async def story(world: World) -> None:
-        places = await filled(world, 9)
+        offsets = await filled(world, 9)
         rule = b'{"snapshot":"any","snapshots_kept":3}'
         assert (await world.ask("PUT", f"{URL}/retention", rule)).status == 200
         shown = json.loads((await world.ask("GET", f"{URL}/retention")).body)
         assert (shown["snapshot"], shown["snapshots_kept"]) == ("any", 3)
         for number in (1, 3, 5, 7):
-            await published(world, places[number], b"%d" % number)
-            assert await first_kept(world) == places[1], "a superseded one can still be read"
+            await published(world, offsets[number], b"%d" % number)
+            assert await first_kept(world) == offsets[1], "a superseded one can still be read"
         world.service.clock += SNAPSHOT_GRACE_MS
-        await published(world, places[9], b"9")
-        assert await first_kept(world) == places[3], "5, 7 and 9 are kept, 3 has its grace"
+        await published(world, offsets[9], b"9")
+        assert await first_kept(world) == offsets[3], "5, 7 and 9 are kept, 3 has its grace"
         refused = await world.ask(
-            "PUT", "/v1/stream/docs/fork", stream_forked_from=URL, stream_fork_offset=places[8]
+            "PUT", "/v1/stream/docs/fork", stream_forked_from=URL, stream_fork_offset=offsets[8]
         )
         assert (refused.status, refused.error) == (409, "SNAPSHOT_NEEDED")
         assert "a fork has no snapshots of its own" in message(refused)
@@ -424,12 +426,12 @@ async def first_kept(world: World) -> str:
 
 def test_the_last_snapshot_that_covers_a_trim_stays() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
-        await published(world, places[2])
-        await published(world, places[4], b"4")
-        await world.ask("PUT", f"{URL}/retention/{places[2]}")
-        assert (await world.ask("DELETE", f"{URL}/snapshot/{places[2]}")).status == 204
-        needed = await world.ask("DELETE", f"{URL}/snapshot/{places[4]}")
+        offsets = await filled(world)
+        await published(world, offsets[2])
+        await published(world, offsets[4], b"4")
+        await world.ask("PUT", f"{URL}/retention/{offsets[2]}")
+        assert (await world.ask("DELETE", f"{URL}/snapshot/{offsets[2]}")).status == 204
+        needed = await world.ask("DELETE", f"{URL}/snapshot/{offsets[4]}")
         assert (needed.status, needed.error) == (409, "SNAPSHOT_NEEDED")
 
     run(story)
@@ -437,13 +439,13 @@ def test_the_last_snapshot_that_covers_a_trim_stays() -> None:
 
 def test_a_sweep_removes_what_nobody_can_read() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
+        offsets = await filled(world)
         for number in (1, 2, 3):
-            await published(world, places[number], b"%d" % number)
+            await published(world, offsets[number], b"%d" % number)
         assert await sweep_snapshots(world.service) == 0
         world.service.clock += SNAPSHOT_GRACE_MS + 1
         assert await sweep_snapshots(world.service) == 1
-        assert [each["offset"] for each in await listed(world)] == places[2:4]
+        assert [each["offset"] for each in await listed(world)] == offsets[2:4]
         owner = (await world.service.info(NAME), await world.service.info(companion_of(NAME)))
         assert [info.first_record for info in owner if isinstance(info, StreamInfo)] == [0, 1]
         assert await sweep_snapshots(world.service) == 0
@@ -477,9 +479,9 @@ def test_publishing_needs_append_and_snapshot_and_reading_needs_read(tmp_path: P
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 def test_an_older_cluster_refuses_them(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
+        offsets = await filled(world)
         monkeypatch.setattr(levels, "LEVEL", 3)
-        answer = await world.ask(method, f"{URL}/snapshot/{places[1]}", b"1")
+        answer = await world.ask(method, f"{URL}/snapshot/{offsets[1]}", b"1")
         assert (answer.status, answer.error) == (503, "UPGRADE_PENDING")
 
     run(story)
@@ -504,18 +506,18 @@ async def commit(world: World, offset: str, parts: list[str], count: str = "") -
 
 def test_a_body_may_come_in_parts() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
+        offsets = await filled(world)
         bodies = [bytes([number]) * (100_000 + number) for number in (1, 2, 3)]
-        first = [await stage(world, places[3], body) for body in bodies[:2]]
-        await stage(world, places[3], b"of another publisher")
-        parts = [*first, await stage(world, places[3], bodies[2])]
+        first = [await stage(world, offsets[3], body) for body in bodies[:2]]
+        await stage(world, offsets[3], b"of another publisher")
+        parts = [*first, await stage(world, offsets[3], bodies[2])]
         whole = b"".join(bodies)
-        made = await commit(world, places[3], parts)
+        made = await commit(world, offsets[3], parts)
         assert made.status == 201, made
         digest = b64encode(hashlib.sha256(whole).digest()).decode()
         assert made.headers["repr-digest"] == f"sha-256=:{digest}:"
-        assert (await commit(world, places[3], parts)).status == 204
-        target = f"{URL}/snapshot/{places[3]}"
+        assert (await commit(world, offsets[3], parts)).status == 204
+        target = f"{URL}/snapshot/{offsets[3]}"
         wire = await world.wire()
         wire.send(request("GET", target) + request("HEAD", URL))
         assert (await wire.answer()).body == whole
@@ -530,8 +532,8 @@ def test_a_body_may_come_in_parts() -> None:
 
 def test_parts_that_do_not_fit_are_refused() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
-        part = await stage(world, places[2], b"{")
+        offsets = await filled(world)
+        part = await stage(world, offsets[2], b"{")
         uid, record, byte, _ = part.split("-")
         for ids, count, code in (
             ([part], "2", "INVALID_HEADER"),
@@ -543,19 +545,19 @@ def test_parts_that_do_not_fit_are_refused() -> None:
             ([f"{uid}-{int(record) + 1}-{byte}-1"], "1", "PARTS_GONE"),
             ([f"{uid}-{record}-{byte}-{1 << 30}"] * 2, "2", "BODY_TOO_LARGE"),
         ):
-            assert (await commit(world, places[2], ids, count)).error == code, ids
-        bad = await publish(world, places[2], part.encode(), stream_snapshot_parts="1")
+            assert (await commit(world, offsets[2], ids, count)).error == code, ids
+        bad = await publish(world, offsets[2], part.encode(), stream_snapshot_parts="1")
         assert bad.error == "INVALID_JSON", "it may stand inside of an answer"
         assert (
-            await world.ask("POST", f"{URL}/snapshot/{places[2]}/parts", b"")
+            await world.ask("POST", f"{URL}/snapshot/{offsets[2]}/parts", b"")
         ).error == "EMPTY_BODY"
         assert (
-            await world.ask("POST", f"{URL}/snapshot/{places[2]}/pieces", b"1")
+            await world.ask("POST", f"{URL}/snapshot/{offsets[2]}/pieces", b"1")
         ).error == "NO_ROUTE"
-        assert (await world.ask("GET", f"{URL}/snapshot/{places[2]}/a/b")).error == "NO_ROUTE"
+        assert (await world.ask("GET", f"{URL}/snapshot/{offsets[2]}/a/b")).error == "NO_ROUTE"
         most = b"x" * (16 << 20)
-        await stage(world, places[2], most)
-        full = await world.ask("POST", f"{URL}/snapshot/{places[2]}/parts", most)
+        await stage(world, offsets[2], most)
+        full = await world.ask("POST", f"{URL}/snapshot/{offsets[2]}/parts", most)
         assert (full.status, full.error) == (429, "SNAPSHOT_STAGED")
 
     run(story)
@@ -563,14 +565,14 @@ def test_parts_that_do_not_fit_are_refused() -> None:
 
 def test_a_bucket_trims_its_streams_to_their_snapshots() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
+        offsets = await filled(world)
         rule = Retention(record_time=SnapshotRule(trims=1, kept=2))
         await world.service.set_bucket("docs", rule)
         for number in (1, 2, 3):
-            await published(world, places[number])
+            await published(world, offsets[number])
         world.service.clock += SNAPSHOT_GRACE_MS
         await sweep_snapshots(world.service)
-        assert await first_kept(world) == places[2]
+        assert await first_kept(world) == offsets[2]
 
     run(story)
 
@@ -613,17 +615,17 @@ def test_the_steps_of_the_benchmark_of_ursula(style: str) -> None:
 
 def test_the_number_of_a_record_names_a_place() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
+        offsets = await filled(world)
         for number in (2, 5):
             made = await world.ask("PUT", f"{URL}/snapshot?record={number}", b"%d" % number)
-            assert (made.status, made.headers["stream-snapshot-offset"]) == (201, places[number])
-            assert made.headers["location"].endswith(f"{URL}/snapshot/{places[number]}")
+            assert (made.status, made.headers["stream-snapshot-offset"]) == (201, offsets[number])
+            assert made.headers["location"].endswith(f"{URL}/snapshot/{offsets[number]}")
         beyond = await world.ask("PUT", f"{URL}/snapshot?record=6", b"6")
         assert beyond.error == "OFFSET_BEYOND_TAIL"
         for query in ("", "?record=x", "?record=-1"):
             answer = await world.ask("PUT", f"{URL}/snapshot{query}", b"1")
             assert answer.error == "INVALID_OFFSET", query
-        origin = await publish(world, places[5], stream_snapshot_origin="r")
+        origin = await publish(world, offsets[5], stream_snapshot_origin="r")
         assert origin.error == "INVALID_HEADER" and "Stream-Snapshot-Origin" in message(origin)
 
     run(story)
@@ -631,19 +633,19 @@ def test_the_number_of_a_record_names_a_place() -> None:
 
 def test_a_body_that_goes_while_it_is_read_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
-        parts = [await stage(world, places[3], bytes([number]) * 1000) for number in (1, 2, 3)]
-        assert (await commit(world, places[3], parts)).status == 201
+        offsets = await filled(world)
+        parts = [await stage(world, offsets[3], bytes([number]) * 1000) for number in (1, 2, 3)]
+        assert (await commit(world, offsets[3], parts)).status == 201
         read = show.part_of
 
-        async def lost(service: Any, info: Any, place: tuple[int, int], **more: Any) -> Any:
-            if place[0] == 2:
+        async def lost(service: Any, info: Any, offset: tuple[int, int], **more: Any) -> Any:
+            if offset[0] == 2:
                 return Refusal(Code.TRIMMED)
-            return await read(service, info, place, **more)
+            return await read(service, info, offset, **more)
 
         monkeypatch.setattr(show, "part_of", lost)
         wire = await world.wire()
-        wire.send(request("GET", f"{URL}/snapshot/{places[3]}") + request("HEAD", URL))
+        wire.send(request("GET", f"{URL}/snapshot/{offsets[3]}") + request("HEAD", URL))
         with pytest.raises(asyncio.IncompleteReadError) as broken:
             await wire.answer()
         assert broken.value.partial == b"\x01" * 1000 + b"\x02" * 1000

@@ -29,7 +29,7 @@ class Outcome(msgspec.Struct):
     counts: Counter[str] = msgspec.field(default_factory=Counter)
     wrong: list[str] = []
 
-    def told(self) -> str:
+    def summary(self) -> str:
         return ", ".join(f"{what} {count}" for what, count in self.counts.most_common())
 
 

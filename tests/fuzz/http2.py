@@ -1,5 +1,5 @@
-"""A node under clients of HTTP/2: correct ones with a model of their stream, and vandals. These send
-floods, resets, header blocks and frames of all kinds, damaged ones, pieces, and silence."""
+"""A node under clients of HTTP/2: correct ones with a model of their stream, and vandals. These
+send floods, resets, header blocks and frames of all kinds, damaged ones, pieces, and silence."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ class Vandal:
         self.chance, self.number = chance, number
         self.counts: Counter[str] = Counter()
         host, _, port = url.removeprefix("http://").partition(":")
-        self._place = (host, int(port))
+        self._address = (host, int(port))
         self._sitters: list[socket.socket] = []
 
     def act(self) -> None:
         """One connection with some frames."""
         chance = self.chance
         with contextlib.suppress(OSError):  # closed by the node, as it may
-            line = socket.create_connection(self._place, timeout=60)
+            line = socket.create_connection(self._address, timeout=60)
             self._sitters.append(line)
             if len(self._sitters) > SITTERS_MAX:
                 self._sitters.pop(0).close()

@@ -17,7 +17,7 @@ from fuzz.bytes import Shapes, damaged, noise, number
 
 from polynya.access.authenticator import Report
 from polynya.base.msgpack import UNREADABLE
-from polynya.cluster.status import Told
+from polynya.cluster.status import CoreStatus
 from polynya.local.api import Page, StreamInfo
 from polynya.raft.codec import _Frame
 from polynya.raft.messages import SnapshotChunk
@@ -64,7 +64,7 @@ ANSWERED: dict[int, Any] = {  # and of an answer; that an append was taken would
     messages.READ: Page,
     messages.LIST: list[StreamInfo],
     messages.META: dict[str, bytes],
-    1004: Told,
+    1004: CoreStatus,
     1009: bool,
 }
 PROPOSED = {messages.PROPOSE, messages.PROPOSE_ALL, messages.PASS_ON}
@@ -81,13 +81,13 @@ CONNECT_SECONDS = 5.0
 
 
 class Impostor:
-    """Node `own.node`. `places`: peer ports, by node. `known`: real values of the cluster, for
+    """Node `own.node`. `addresses`: peer ports, by node. `known`: real values of the cluster, for
     fields of that name."""
 
     def __init__(
-        self, chance: random.Random, own: Hello, places: dict[int, int], tls: PeerTls | None
+        self, chance: random.Random, own: Hello, addresses: dict[int, int], tls: PeerTls | None
     ) -> None:
-        self.chance, self.own, self.places, self.tls = chance, own, places, tls
+        self.chance, self.own, self.addresses, self.tls = chance, own, addresses, tls
         self.counts: Counter[str] = Counter()
         self.known: dict[str, list[Any]] = {}
         self._server: socket.socket | None = None
@@ -116,7 +116,7 @@ class Impostor:
         async with asyncio.timeout(CONNECT_SECONDS):
             raw = socket.socket()
             raw.setblocking(False)
-            await loop.sock_connect(raw, ("127.0.0.1", self.places[node]))
+            await loop.sock_connect(raw, ("127.0.0.1", self.addresses[node]))
             await loop.sock_sendall(raw, PREAMBLE.pack(MAGIC, 0, lane))
             name = node_name(node) if self.tls else None
             await loop.create_connection(
@@ -151,7 +151,7 @@ class Impostor:
             checked=self.tls is None,
         )
         async with asyncio.timeout(CONNECT_SECONDS):
-            raw = socket.create_connection(("127.0.0.1", self.places[node]))
+            raw = socket.create_connection(("127.0.0.1", self.addresses[node]))
             raw.setblocking(False)
             await loop.sock_sendall(raw, PREAMBLE.pack(MAGIC, 0, LANE_ASK))
             name = node_name(node) if self.tls else None
@@ -273,7 +273,7 @@ class Impostor:
     async def say(self) -> None:
         """One kind of nonsense, to one of the others."""
         chance = self.chance
-        node = chance.choice(list(self.places))
+        node = chance.choice(list(self.addresses))
         acts: tuple[Callable[[int], Any], ...] = (
             self._agree,
             self._agree,
@@ -389,7 +389,7 @@ class Impostor:
         shape = self.shapes()
         found = shape.of(_Frame)
         if self.chance.random() < 0.9 and isinstance(found, list) and len(found) > 3:
-            found[1], found[2] = self.chance.choice(list(self.places)), self.own.node
+            found[1], found[2] = self.chance.choice(list(self.addresses)), self.own.node
         return msgspec.msgpack.encode(found)
 
     async def _rude(self, node: int) -> None:

@@ -159,12 +159,12 @@ class _Run:
         self.files = {core.pid: core.num_fds() for cores in self.cores.values() for core in cores}
 
     async def run(self, rounds: int, seconds: float) -> None:
-        places = {number: self.cluster.peers[number] for number in self.cluster.nodes}
+        addresses = {number: self.cluster.peers[number] for number in self.cluster.nodes}
         tls = self.cluster.tls(IMPOSTOR)
         own = Hello(
             4, 4, self.cluster.cluster, 1, GROUPS, IMPOSTOR, 0, 1, secrets.token_hex(8), "0", 1
         )
-        first = Impostor(random.Random(f"{self.seed}"), own, places, tls)
+        first = Impostor(random.Random(f"{self.seed}"), own, addresses, tls)
         other = await first.learn(1)
         own = Hello(
             4,
@@ -180,8 +180,8 @@ class _Run:
             other.level,
             other.works_at,
         )
-        impostor = Impostor(random.Random(f"{self.seed}-impostor"), own, places, tls)
-        outsiders = Outsiders(random.Random(f"{self.seed}-strangers"), places, own)
+        impostor = Impostor(random.Random(f"{self.seed}-impostor"), own, addresses, tls)
+        outsiders = Outsiders(random.Random(f"{self.seed}-strangers"), addresses, own)
         impostor.listen(self.cluster.peers[IMPOSTOR])
         end, number = time.monotonic() + seconds, 0
         try:

@@ -68,7 +68,7 @@ def main() -> int:
         folder = Path(tempfile.mkdtemp(prefix=f"polynya-fuzz-{name}-"))
         began = time.monotonic()
         outcome = FUZZERS[name](given.seed, folder, seconds=given.seconds / len(chosen))
-        print(f"{name}: {time.monotonic() - began:.0f} s: {outcome.told()}", flush=True)
+        print(f"{name}: {time.monotonic() - began:.0f} s: {outcome.summary()}", flush=True)
         report.append({
             "name": name,
             "seed": given.seed,

@@ -63,8 +63,8 @@ class Kept:
             self._fill(node.url, 5)
             assert node.stop() == 0
 
-    def restore(self, place: Path, data: Path) -> None:
-        made = polynya("restore", str(place), "--data", str(data))
+    def restore(self, address: Path, data: Path) -> None:
+        made = polynya("restore", str(address), "--data", str(data))
         assert made.code == 0, made
 
     def _fill(self, url: str, count: int) -> None:
@@ -153,8 +153,8 @@ def fuzz_stored(
     return outcome
 
 
-def _start(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) -> list[str]:
-    data = place / "data"
+def _start(chance: random.Random, kept: Kept, address: Path, outcome: Outcome) -> list[str]:
+    data = address / "data"
     shutil.copytree(kept.data, data)
     done = [harm(chance, data) for _ in range(chance.choice((1, 1, 1, 2)))]
     said = ", ".join(f"{act} {path.relative_to(data)}" for act, path in done)
@@ -252,16 +252,16 @@ def _compare(
     ]
 
 
-def _verify(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) -> list[str]:
+def _verify(chance: random.Random, kept: Kept, address: Path, outcome: Outcome) -> list[str]:
     """Check that `polynya verify` names the damage."""
-    shutil.copytree(kept.backup, place)
-    act, path = harm(chance, place)
-    said = f"{act} {path.relative_to(place)}"
+    shutil.copytree(kept.backup, address)
+    act, path = harm(chance, address)
+    said = f"{act} {path.relative_to(address)}"
     # what is behind is not read
     whole = path.is_file() and path.read_bytes().startswith(
-        (kept.backup / path.relative_to(place)).read_bytes()
+        (kept.backup / path.relative_to(address)).read_bytes()
     )
-    result = CliRunner().invoke(cli, ["verify", str(place)], prog_name="polynya")
+    result = CliRunner().invoke(cli, ["verify", str(address)], prog_name="polynya")
     outcome.counts[f"verify: {result.exit_code}"] += 1
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         import traceback
@@ -278,9 +278,9 @@ def _verify(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) ->
     )
 
 
-def _restore(chance: random.Random, kept: Kept, place: Path, outcome: Outcome) -> list[str]:
+def _restore(chance: random.Random, kept: Kept, address: Path, outcome: Outcome) -> list[str]:
     """Check that `polynya restore` refuses with an explanation, or restores the original."""
-    backup, data = place / "backup", place / "data"
+    backup, data = address / "backup", address / "data"
     shutil.copytree(kept.backup, backup)
     act, path = harm(chance, backup)
     said = f"restore after {act} {path.relative_to(backup)}"

@@ -14,7 +14,7 @@ from struct import pack
 from fuzz.bytes import Outcome, damaged, noise, text
 from fuzz.play import Cores, Wrong, play_all
 from product import polynya, running_node
-from worlds.text_client import TextClient, text_place
+from worlds.text_client import TextClient, text_address
 
 KEEPERS, VANDALS = 2, 3
 SITTERS_MAX = 40
@@ -28,10 +28,10 @@ VERBS = (b"PUT", b"GET", b"REGISTER", b"STATE", b"METRICS", b"AUTH", b"put", b"X
 class Keeper:
     """A keeper that puts messages into a topic of its own and takes them out in order."""
 
-    def __init__(self, chance: random.Random, number: int, place: str, token: str) -> None:
+    def __init__(self, chance: random.Random, number: int, address: str, token: str) -> None:
         self.chance, self.number, self.topic = chance, number, f"keeper-{number}"
         self.counts: Counter[str] = Counter()
-        self.line = TextClient(place)
+        self.line = TextClient(address)
         self._written: list[str] = []
         self._read = 0
         self._must("OK", self.line.ask(f"AUTH {token}"))
@@ -84,8 +84,8 @@ class Keeper:
 class Vandal:
     """A vandal that sends malformed data; its connection gets responses or is closed."""
 
-    def __init__(self, chance: random.Random, number: int, place: str, token: str) -> None:
-        self.chance, self.number, self._place, self._token = chance, number, place, token
+    def __init__(self, chance: random.Random, number: int, address: str, token: str) -> None:
+        self.chance, self.number, self._address, self._token = chance, number, address, token
         self.counts: Counter[str] = Counter()
         self._sitters: list[socket.socket] = []
 
@@ -93,7 +93,7 @@ class Vandal:
         """One connection with some lines."""
         chance = self.chance
         with contextlib.suppress(OSError):  # closed by the node, as it may
-            line = TextClient(self._place)
+            line = TextClient(self._address)
             if chance.random() < 0.6:
                 line.ask(f"AUTH {self._token}")
             self._sitters.append(line.socket)
@@ -147,10 +147,10 @@ def fuzz_text(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0)
     token = polynya("token", "create", "x", "--allow", "all", "--data", str(data)).out.strip()
     flags = ("--cores", "2", "--auth-required", "--text-listen", "on")
     with running_node(data, *flags) as node:
-        place = text_place(node)
+        address = text_address(node)
         cores = Cores(node.process.pid)
         clients = [
-            kind(random.Random(f"{seed}-{number}"), number, place, token)
+            kind(random.Random(f"{seed}-{number}"), number, address, token)
             for number, kind in enumerate([Keeper] * KEEPERS + [Vandal] * VANDALS)
         ]
         play_all(outcome, seed, clients, [node.admin], rounds, seconds, token=token)

@@ -23,8 +23,8 @@ HELD_MAX = 2000
 class Outsiders:
     """Connections without credentials, many of which stay until the node drops them."""
 
-    def __init__(self, chance: random.Random, places: dict[int, int], own: Hello) -> None:
-        self.chance, self.places, self.own = chance, places, own
+    def __init__(self, chance: random.Random, addresses: dict[int, int], own: Hello) -> None:
+        self.chance, self.addresses, self.own = chance, addresses, own
         self.counts: Counter[str] = Counter()
         self._held: list[socket.socket] = []
 
@@ -42,7 +42,7 @@ class Outsiders:
 
     def _connected(self) -> socket.socket:
         found = socket.create_connection(
-            ("127.0.0.1", self.chance.choice(list(self.places.values()))), timeout=2
+            ("127.0.0.1", self.chance.choice(list(self.addresses.values()))), timeout=2
         )
         self._held.append(found)
         if len(self._held) > HELD_MAX:

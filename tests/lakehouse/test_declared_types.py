@@ -154,7 +154,7 @@ def test_the_fast_decoder_finds_what_the_exact_one_finds(
     for number, record in enumerate(records):
         problems: list[rows.Problem] = []
         value = rows.parse(record.encode(), exact=True)[0]
-        row = rows.place(columns, value, problems, unknown_is_problem=False)
+        row = rows.by_column(columns, value, problems, unknown_is_problem=False)
         alone = decoded(columns, record).arrays[0][0]
         assert found.arrays[0][number] == alone or (row.get("x") is None and not alone.is_valid)
         assert bool(problems) == (number in found.problems)

@@ -11,7 +11,7 @@ from worlds.lakehouse import Lake, quiet
 
 from polynya.lakehouse.decoding import rows
 from polynya.lakehouse.dry_run.check import Report, check
-from polynya.lakehouse.dry_run.proposals import Fields, told
+from polynya.lakehouse.dry_run.proposals import Fields, options_of
 from polynya.lakehouse.jobs.worker import compact
 from polynya.lakehouse.server.coordinator import Checked, StreamRanges
 
@@ -59,14 +59,16 @@ def test_each_column_tells_what_fits_and_what_would_be_a_dead_letter(tmp_path: P
         "o.x": ("long", False, 1, 0),
     }
     assert (report.records, report.streams, report.dead_records, report.complete) == (4, 2, 2, True)
-    told = {(each.field, each.reason): each for each in report.problems}
-    misfit = told["price", "misfit"]
+    options_of = {(each.field, each.reason): each for each in report.problems}
+    misfit = options_of["price", "misfit"]
     assert (misfit.records, [(each.stream, each.offset) for each in misfit.examples]) == (
         1,
         [("a", 1)],
     )
     assert "more than 2 digits behind the point" in misfit.examples[0].message
-    assert [(each.stream, each.offset) for each in told["", "not_json"].examples] == [("b", 1)]
+    assert [(each.stream, each.offset) for each in options_of["", "not_json"].examples] == [
+        ("b", 1)
+    ]
 
 
 def test_a_dry_run_says_what_the_next_job_then_does(tmp_path: Path) -> None:
@@ -132,11 +134,11 @@ def test_proposals_fit_every_value_that_was_seen(texts: list[str], kind: str | N
     fields = Fields()
     for text in texts:
         fields.add(rows.parse(b'{"created_at":%s}' % text.encode(), exact=True)[0])
-    assert told(fields.proposed(), {}).get("created_at") == kind
-    assert told(fields.proposed(), {"created_at": kind or ""}) == {}
+    assert options_of(fields.proposed(), {}).get("created_at") == kind
+    assert options_of(fields.proposed(), {"created_at": kind or ""}) == {}
 
 
 def test_an_integer_is_no_time_unless_its_name_says_so() -> None:
     fields = Fields()
     fields.add({"id": 1_700_000_000, "o": {"updatedAt": 1_700_000_000}, "a.b": "x"})
-    assert told(fields.proposed(), {}) == {"o.updatedAt": "epoch_seconds"}
+    assert options_of(fields.proposed(), {}) == {"o.updatedAt": "epoch_seconds"}

@@ -36,7 +36,7 @@ def naive(
         if problem is None and not isinstance(value, dict):
             found = [rows.Problem(rows.NOT_OBJECT, "", "")]
         placed.append(
-            {} if found else rows.place(columns, value, found, unknown_is_problem=not full)
+            {} if found else rows.by_column(columns, value, found, unknown_is_problem=not full)
         )
         if found:
             problems[number] = [problem.reason for problem in found]

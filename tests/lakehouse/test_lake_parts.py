@@ -1,4 +1,5 @@
-"""Tables over index entries that are parts of slices: the rows of the accepted batches, each once."""
+"""Tables over index entries that are parts of slices: the rows of the accepted batches, each
+once."""
 
 from __future__ import annotations
 
@@ -110,16 +111,18 @@ def test_rows_over_gaps_have_their_numbers(
         for offset, position in zip(rows.offsets, rows.byte_offsets, strict=True)
     ]
     end = 40 + skip + (numbers - skip if take < 0 else take)
-    assert found == [place for place in places_of(made) if 40 + skip <= place[0] < end]
+    assert found == [each for each in positions_of(made) if 40 + skip <= each[0] < end]
 
 
-def places_of(made: GappedRuns) -> list[tuple[int, int]]:
+def positions_of(made: GappedRuns) -> list[tuple[int, int]]:
     """The number and position of each record."""
-    places = []
+    positions = []
     for batch in made.batches:
         sizes = [*memoryview(batch.lengths).cast("I")] if batch.lengths else [len(batch.payload)]
-        places += [(batch.record + at, batch.byte + sum(sizes[:at])) for at in range(batch.records)]
-    return places
+        positions += [
+            (batch.record + at, batch.byte + sum(sizes[:at])) for at in range(batch.records)
+        ]
+    return positions
 
 
 def test_records_are_missing_inside_kafka_batches() -> None:

@@ -1,5 +1,5 @@
-"""Appends on a condition to streams of each profile, in each form, on the core that has the stream and
-on another one."""
+"""Appends on a condition to streams of each profile, in each form, on the core that has the stream
+and on another one."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_conditions_are_in_the_journal_and_hold_after_a_kill(world: World)
     assert world.state() == before
     await world.snapshot()
     await world.append(HERE, b"9", json=True)
-    assert await world.kill().read(HERE) == b"1,2,3,7,8,7,8,9,", "hot batches are read by place"
+    assert await world.kill().read(HERE) == b"1,2,3,7,8,7,8,9,", "hot batches are read by position"
 
 
 @story

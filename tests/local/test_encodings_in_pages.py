@@ -129,13 +129,13 @@ async def test_every_record_has_the_time_of_its_append_wherever_a_page_begins(wo
         if flushed:
             await world.flusher.flush_now()
             assert world.hot_bytes == 0
-        begin, places = (0, 0), []
+        begin, positions = (0, 0), []
         while begin[0] < len(times):
-            places.append(begin)
+            positions.append(begin)
             page = await world.page(NAME, *begin, bytes_max=1, **TIMES)
             assert appended(page) == times[begin[0] : page.record], f"one piece, {flushed=}"
             begin = (page.record, page.byte)
-        for record, byte in places:
+        for record, byte in positions:
             assert appended(await world.page(NAME, record, byte, **TIMES)) == times[record:]
 
 

@@ -1,5 +1,5 @@
-"""Streams whose indexes are paged read as lists: by record, by byte, by time, in forks, in slices, in
-tables, evicted or not."""
+"""Streams whose indexes are paged read as lists: by record, by byte, by time, in forks, in slices,
+in tables, evicted or not."""
 
 from __future__ import annotations
 
@@ -168,10 +168,10 @@ async def test_retention_cuts_inside_a_page(world: World) -> None:
     first_ms = world.clock.ms - 29_000
     cut = cut_of(stream, Retention(age_seconds=10), world.clock.ms)
     assert cut.inside_ms == world.clock.ms - 10_000 > first_ms
-    place = await world.local.reads.times.position_at(
+    position = await world.local.reads.times.position_at(
         world.service.group_of(SOURCE), ReadQuery(SOURCE, Position.AT_TIME, cut.inside_ms)
     )
-    assert place == (19, 19_000)
+    assert position == (19, 19_000)
 
 
 @story

@@ -25,7 +25,7 @@ async def append(world: World, name: str, time_ms: int) -> None:
     assert (await world.send(command)).code == 0
 
 
-async def place_of(world: World, name: str, time_ms: int, kind: int) -> int:
+async def position_of(world: World, name: str, time_ms: int, kind: int) -> int:
     query = ReadQuery(name, kind, time_ms, bytes_max=1, whole_records=True)
     page = await world.service.read(query)
     assert isinstance(page, Page)
@@ -36,9 +36,9 @@ async def check(world: World, name: str, times: list[int], first: int) -> None:
     """Each time that matters finds the first kept record of it or later."""
     for asked in sorted({*times, *(time + 1 for time in times), 0}):
         wanted = next((at for at in range(first, len(times)) if times[at] >= asked), len(times))
-        assert await place_of(world, name, asked, Position.AT_RECORD_TIME) == wanted, asked
+        assert await position_of(world, name, asked, Position.AT_RECORD_TIME) == wanted, asked
     newest = max(times[first:])
-    found = await place_of(world, name, 0, Position.NEWEST)
+    found = await position_of(world, name, 0, Position.NEWEST)
     assert times[found] == newest and newest not in times[first:found]
 
 
@@ -63,7 +63,7 @@ async def test_a_record_time_is_found_wherever_it_is(world: World, seed: int) ->
         await append(world, CHILD, forked[-1])
     for asked in {*forked, 0, 2999}:
         wanted = next((at for at, time in enumerate(forked) if time >= asked), len(forked))
-        assert await place_of(world, CHILD, asked, Position.AT_RECORD_TIME) == wanted
+        assert await position_of(world, CHILD, asked, Position.AT_RECORD_TIME) == wanted
     stream = world.local.machines[world.service.group_of(SOURCE)].directory.streams[SOURCE]
     cut = dice.randrange(1, 50)
     await world.service.trim(TrimQuery(SOURCE, cut, 5 * cut))

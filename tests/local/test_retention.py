@@ -95,7 +95,7 @@ async def first_kept(world: World, name: str) -> int:
     return info.first_record
 
 
-async def place_of(world: World, name: str, time_ms: int) -> int:
+async def position_of(world: World, name: str, time_ms: int) -> int:
     page = await world.service.read(
         ReadQuery(name, Position.AT_TIME, time_ms, bytes_max=1, whole_records=True)
     )
@@ -351,11 +351,11 @@ async def test_a_record_that_is_larger_than_what_is_kept_is_read_in_vain_once_a_
     await world.service.flush(A)
     await set_retention(world, A, size=100_000)
     reads: list[str] = []
-    place = world.engine.retainer._position
+    position = world.engine.retainer._position
 
     async def counted(group: int, name: str, wanted: object) -> object:
         reads.append(name)
-        return await place(group, name, wanted)  # type: ignore[arg-type]
+        return await position(group, name, wanted)  # type: ignore[arg-type]
 
     world.engine.retainer._position = counted  # type: ignore[assignment,method-assign]
     await rounds(world.engine.retainer)
@@ -499,14 +499,14 @@ async def test_a_time_is_found_hot_and_cold_and_in_what_a_fork_inherits(world: W
     await world.service.flush(CHILD)
     for ask_ms in range(-1500, 36 * SECOND, 500):
         first = min(max(0, -(-ask_ms // SECOND)), 30) * 2
-        assert await place_of(world, SOURCE, began + ask_ms) == first, ask_ms
+        assert await position_of(world, SOURCE, began + ask_ms) == first, ask_ms
         of_child = first if first < 50 else 50 + min(max(0, -(-ask_ms // SECOND) - 30), 4)
-        assert await place_of(world, CHILD, began + ask_ms) == of_child, ask_ms
+        assert await position_of(world, CHILD, began + ask_ms) == of_child, ask_ms
     await trim(world, SOURCE, 13)
     await trim(world, CHILD, 7)
-    assert await place_of(world, SOURCE, 0) == 13
-    assert await place_of(world, CHILD, 0) == 7
-    assert await place_of(world, CHILD, began + 5 * SECOND) == 10, (
+    assert await position_of(world, SOURCE, 0) == 13
+    assert await position_of(world, CHILD, 0) == 7
+    assert await position_of(world, CHILD, began + 5 * SECOND) == 10, (
         "its source has trimmed that, it has not"
     )
     assert await world.service.read(ReadQuery("test/none", Position.AT_TIME, 5)) == Refusal(
@@ -521,7 +521,7 @@ async def test_a_time_costs_one_slice_however_long_the_stream_is(world: World) -
     machine: Machine = world.local.machines[1]
     assert index.count(machine.directory.streams[A].cold) == 100
     before = world.reader.counters.misses
-    assert await place_of(world, A, began + 201 * SECOND) == 201
+    assert await position_of(world, A, began + 201 * SECOND) == 201
     assert world.reader.counters.misses - before <= 1
 
 

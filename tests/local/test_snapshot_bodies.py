@@ -1,5 +1,5 @@
-"""Bodies of snapshots: damaged ones are never answered, a store that is away is waited for, and those
-of old snapshots are removed."""
+"""Bodies of snapshots: damaged ones are never answered, a store that is away is waited for, and
+those of old snapshots are removed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FLUSHED = 10  # bodies in a pack
 
 
 @pytest.mark.parametrize("place", range(8))
-def test_a_damaged_body_is_an_error_and_never_other_bytes(place: int) -> None:
+def test_a_damaged_body_is_an_error_and_never_other_bytes(position: int) -> None:
     async def story(world: World) -> None:
         await noted(world)
         store = world.store
@@ -38,7 +38,7 @@ def test_a_damaged_body_is_an_error_and_never_other_bytes(place: int) -> None:
             if "/packs/" in key and at >= 0:
                 found += 1
                 damaged = bytearray(data)
-                damaged[at + place % 6] ^= 1 << place
+                damaged[at + position % 6] ^= 1 << position
                 store.objects[key] = (bytes(damaged), *others)
         assert found == 1
         info = await facts(world)

@@ -26,7 +26,7 @@ from polynya.objectstore import (
     open_store,
 )
 from polynya.objectstore.s3 import S3Store
-from polynya.objectstore.s3_refusals import reason, told
+from polynya.objectstore.s3_refusals import describe, reason
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -34,11 +34,13 @@ sys.path.insert(0, str(ROOT))
 from chaos import shim  # noqa: E402  (not a part of the package)
 
 AWS_SKEWED = """<?xml version="1.0" encoding="UTF-8"?>
-<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the current time is too large.</Message>\
+<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the
+current time is too large.</Message>\
 <RequestTime>20261122T010000Z</RequestTime><ServerTime>2026-11-22T00:00:01Z</ServerTime><MaxAllowedSkewMilliseconds>900000\
 </MaxAllowedSkewMilliseconds><RequestId>9A0B</RequestId><HostId>x</HostId></Error>"""
 MINIO_SKEWED = """<?xml version="1.0" encoding="UTF-8"?>
-<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the server&#39;s time is too large.</Message>\
+<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the
+server&#39;s time is too large.</Message>\
 <Key>k</Key><BucketName>b</BucketName><Resource>/b/r/k</Resource><RequestId>18EA</RequestId><HostId>dd</HostId></Error>"""
 AWS_DENIED = """<Error><Code>AccessDenied</Code><Message>User: arn:aws:iam::1:user/x is not authorized to perform: s3:PutObject</Message>\
 <RequestId>1</RequestId></Error>"""
@@ -207,14 +209,14 @@ def test_that_no_credentials_are_set_is_said(end: str) -> None:
         "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in "
         f"{end}\n\nDebug source:\nx"
     )
-    for said in (told(fault), reason(fault)):
+    for said in (describe(fault), reason(fault)):
         assert (
             said.startswith(
                 "no credentials are set (cold.s3_access_key_id and its secret, or AWS_ACCESS_KEY_ID"
             )
             and "\n" not in said
         )
-    assert "169.254.169.254" in told(fault) and "169.254.169.254" not in reason(fault)
+    assert "169.254.169.254" in describe(fault) and "169.254.169.254" not in reason(fault)
 
 
 @pytest.mark.process

@@ -97,10 +97,10 @@ def test_repeats_are_held_back_and_counted():
 
 
 def test_places_are_bounded(monkeypatch):
-    monkeypatch.setattr(logs, "PLACES_MAX", 3)
+    monkeypatch.setattr(logs, "LOCATIONS_MAX", 3)
     repeats = logs.Repeats(lambda: 0.0)
     for line in range(10):
         assert repeats.filter(
             logging.LogRecord("polynya.x", logging.INFO, "f", line, "m", (), None)
         )
-    assert len(repeats._places) == 3
+    assert len(repeats._locations) == 3

@@ -77,7 +77,7 @@ def test_the_log_is_what_a_list_would_be(
         last = max(naive)
         if verb == "append":
             term += more // 2
-            new = [entry(last + 1 + place, term, b"x" * number) for place in range(more)]
+            new = [entry(last + 1 + position, term, b"x" * number) for position in range(more)]
             log.append(new)
             naive |= {e.index: e.term for e in new}
         elif verb == "truncate" and log.cached <= last - number:
@@ -112,8 +112,8 @@ def test_the_search_for_where_logs_part_finds_the_last_term_that_is_not_larger(
     terms: list[int], index: int, term: int
 ) -> None:
     log = Log(0, 0)
-    log.append([entry(place, t) for place, t in enumerate(terms, 1)])
-    found = [place for place, t in enumerate([0, *terms]) if place <= index and t <= term]
+    log.append([entry(position, t) for position, t in enumerate(terms, 1)])
+    found = [position for position, t in enumerate([0, *terms]) if position <= index and t <= term]
     assert log.last_not_after(index, term) == found[-1]
 
 
@@ -122,7 +122,7 @@ def test_a_cut_holds_what_fits_and_never_nothing(
     sizes: list[int], bytes_max: int, data: st.DataObject
 ) -> None:
     log = Log(0, 0)
-    log.append([entry(place, 1, b"x" * size) for place, size in enumerate(sizes, 1)])
+    log.append([entry(position, 1, b"x" * size) for position, size in enumerate(sizes, 1)])
     begin = data.draw(st.integers(1, len(sizes)))
     end = log.cut(begin, bytes_max)
     assert end == begin + 1 or log.size(begin, end) <= bytes_max

@@ -122,7 +122,7 @@ def test_a_folder_of_a_lone_node_opens() -> None:
     chain = storage.chains[machine.group]
     assert isinstance(chain, SnapshotChain) and [link.delta for link in chain.links] == [False]
     restored = machine_from(
-        merge(storage.snapshots.chain(machine.group)), lambda place, uid: b'{"n":2},'
+        merge(storage.snapshots.chain(machine.group)), lambda position, uid: b'{"n":2},'
     )
     assert (restored.directory.lookup("test/a") or stream).next_record == 2
 

@@ -157,7 +157,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch, last: int) -> list[str]:
 
         return step
 
-    places = [
+    positions = [
         (Path, "rename"),
         (Path, "unlink"),
         (folder_switch, "sync_folder"),
@@ -166,7 +166,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch, last: int) -> list[str]:
         (Journal, "write"),
     ]
     for what, name in (
-        *places,
+        *positions,
         (SnapshotStore, "write"),
         (reshard.shutil, "rmtree"),
         (Path, "mkdir"),

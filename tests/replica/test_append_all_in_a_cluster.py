@@ -61,7 +61,7 @@ async def test_one_writer_of_many_wins_and_all_is_found_again(world: World) -> N
     assert others == [first, first] and first.count(b";") == 5
     await world.wait_equal()
     for node in world.alive():
-        await node.snapshot()  # which refers to the payloads by their places in the journal
+        await node.snapshot()  # which refers to the payloads by their positions in the journal
     for node in list(world.nodes.values()):
         node.kill(power=1.0)
         node.start()

@@ -28,7 +28,7 @@ def test_backups_amid_faults_are_whole_and_restored(seeds: tuple[int, ...]) -> N
         }
     assert told["taken"] > 2 * len(seeds) and told["kept objects"] and told["pruned"]
     assert told["TimeoutError"], "some were interrupted"
-    assert told["StoreUnavailable"] or seeds == FEW_SEEDS, "for some the place was away"
+    assert told["StoreUnavailable"] or seeds == FEW_SEEDS, "for some the position was away"
     assert len(sizes) > 2
 
 

@@ -40,7 +40,7 @@ async def test_the_journal_of_the_leader_has_it(world: World, leader: Node) -> N
 async def test_another_member_has_it(world: World, leader: Node) -> None:
     await written(leader)
     group, uid, batch = damaged(world, leader)
-    batch.place = NOWHERE
+    batch.position = NOWHERE
     assert await leader.engine.groups.repair(group, uid, [batch])
     assert batch.payload == b"record 1" and is_intact(batch)
 
@@ -51,7 +51,7 @@ async def test_nobody_has_it(world: World, leader: Node) -> None:
     group = world.group_of(A)
     for node in world.alive():
         if group in node.core.members:
-            damaged(world, node)[2].place = NOWHERE
+            damaged(world, node)[2].position = NOWHERE
     stream = leader.core.members[group].group.machine.directory.streams[A]
     assert stream.hot and not await leader.engine.groups.repair(group, stream.uid, stream.hot)
     assert [is_intact(batch) for batch in stream.hot] == [True, False, True]

@@ -155,7 +155,7 @@ async def _story() -> None:
     expected = b"".join(b"%d," % sequence for sequence in range(40)) + b"n,"
     for node in world.alive():
         await node.snapshot()
-    # the hot payload is read back from the places that the snapshots name
+    # the hot payload is read back from the positions that the snapshots name
     for node in list(world.nodes.values()):
         node.kill(power=1.0)
         node.start()

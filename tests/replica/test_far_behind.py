@@ -334,13 +334,13 @@ async def test_appends_that_the_journal_has_no_more_as_they_were_are_written_aga
     await leader.snapshot()
     snapshotter._every_bytes = 1 << 30
     hot = next(hot for _, hot in leader.engine.local.machines[group].directory.flush_candidates())
-    place = hot[0].place
+    position = hot[0].position
     leader.disk.flip(
-        Path(f"/core-0/journal/{place >> 32:010d}.journal"), (place & 0xFFFFFFFF) + 500
+        Path(f"/core-0/journal/{position >> 32:010d}.journal"), (position & 0xFFFFFFFF) + 500
     )
     assert not snapshotter.due()
     behind.start()
     await world.wait(snapshotter.due)
-    assert hot[0].place > place
+    assert hot[0].position > position
     await leader.snapshot()
     await world.wait_equal()

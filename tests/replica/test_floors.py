@@ -46,7 +46,7 @@ async def test_no_entry_comes_before_the_floor_of_its_group(world: World) -> Non
     await world.wait_placed()
     for _ in range(3):
         await only.snapshot()
-    assert not only.core.members[quiet].places, "all of its log is in its snapshot"
+    assert not only.core.members[quiet].positions, "all of its log is in its snapshot"
     floors: list[int] = []
     discard = Journal.discard
 
@@ -65,8 +65,8 @@ async def test_no_entry_comes_before_the_floor_of_its_group(world: World) -> Non
     only.disk.capacity = 1 << 40
     await asyncio.sleep(1)
     assert (await world.nodes[1].append(name, b"small")).code == Code.OK
-    await world.wait(lambda: only.core.members[quiet].places)
-    assert only.core.members[quiet].places[0] >= max(floors)
+    await world.wait(lambda: only.core.members[quiet].positions)
+    assert only.core.members[quiet].positions[0] >= max(floors)
 
 
 async def keeping() -> tuple[World, Node]:
@@ -80,8 +80,8 @@ async def test_what_is_applied_while_a_snapshot_is_encoded_may_lie_before_all_of
     world: World, leader: Node
 ) -> None:
     """The disks of a majority are slow for more than a round of the leader, and done in the midst
-    of the next one: that snapshot then has what the leader wrote long ago, and names these places,
-    which the round must not let go of."""
+    of the next one: that snapshot then has what the leader wrote long ago, and names these
+    positions, which the round must not let go of."""
     group = world.group_of(A)
     member, usual = leader.core.members[group], world.disk_seconds
     name = next(
@@ -99,7 +99,8 @@ async def test_what_is_applied_while_a_snapshot_is_encoded_may_lie_before_all_of
     stood, last = member.group.applied_index, member.raft.log.last
     await world.wait(lambda: member.group.applied_index > stood, seconds=30.0)
     assert (
-        member.group.applied_index < last and member.group.machine.directory.needed_places() is None
+        member.group.applied_index < last
+        and member.group.machine.directory.needed_positions() is None
     )
     world.disk_seconds = usual  # type: ignore[method-assign]
 

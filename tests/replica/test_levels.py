@@ -167,7 +167,7 @@ def test_the_level_is_in_the_log_and_never_goes_back(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(levels, "LEVEL", 3)
     machine = Machine(1, 4)
     assert [machine.apply(SetLevel(level)).detail for level in (2, 3, 2)] == [2, 3, 3]
-    assert machine_from(snapshot_of(machine), lambda place, uid: b"").counters.level == 3
+    assert machine_from(snapshot_of(machine), lambda position, uid: b"").counters.level == 3
     with pytest.raises(ConfigError, match="group 1 works at level 4"):
         machine.apply(SetLevel(4))
 

@@ -209,7 +209,7 @@ async def test_a_producer_goes_on_where_it_was(world: World, leader: Node) -> No
     for number in range(4):
         again = await node.append(A, b"other;", Producer("p", 3, number))
         assert (again.code, again.first_record) == (Code.DUPLICATE, number), (
-            "each of the last answers is remembered, with its place"
+            "each of the last answers is remembered, with its position"
         )
     assert (await node.append(A, b"x", Producer("p", 3, 5))).code == Code.PRODUCER_GAP
     assert (await node.append(A, b"x", Producer("p", 2, 4))).code == Code.PRODUCER_STALE

@@ -74,12 +74,12 @@ def test_retracted_entries_give_their_indexes_back() -> None:
 def test_a_replay_gives_the_same_state_and_refuses_a_hole() -> None:
     core_replicas, twin = core_replicas_of(1), core_replicas_of(1)
     commands: list[Command] = [create("test/a"), create("test/b"), Delete("test/a", 2)]
-    for place, command in enumerate(commands, start=1):
+    for position, command in enumerate(commands, start=1):
         entry = entry_of(core_replicas, 1, command)
-        entry.place = place
+        entry.position = position
         core_replicas.commit(entry)
         assert (
-            twin.replay(1, entry.term, entry.index, entry.payload, place)
+            twin.replay(1, entry.term, entry.index, entry.payload, position)
             == command
             == decode_command(entry.payload)
         )

@@ -54,7 +54,7 @@ def test_a_kept_appender_goes_straight_to_its_stream_only_while_the_group_is_led
         append(4)
         assert len(straight) == 2
         await turns()
-        assert world.places() == [(3 << 8 | 0, 4)]
+        assert world.sends() == [(3 << 8 | 0, 4)]
         world.asked[0][2](messages.encode(OK))
         world.lead(2, 1)
         append(5)
@@ -125,7 +125,7 @@ def test_the_first_append_to_a_diskless_stream_does_not_cross_to_its_leader():
         append(2)
         append(3)
         await turns()
-        assert world.places() == [(3 << 8, [2, 3])], "one changes still, one is unknown"
+        assert world.sends() == [(3 << 8, [2, 3])], "one changes still, one is unknown"
         append(4)
         append(4)
         assert writer.names == ["1", "1"], "earlier ones may be on their way"
@@ -146,7 +146,7 @@ def test_an_append_that_waits_for_a_leader_is_not_overtaken_on_the_way_to_the_wr
         assert not writer.names
         world.lead(2, 3)
         await wait_for(lambda: len(world.asked) == 1)
-        assert world.places() == [(3 << 8, [1, 1])]
+        assert world.sends() == [(3 << 8, [1, 1])]
 
     story(work)
 
@@ -156,7 +156,7 @@ def test_what_is_led_elsewhere_goes_to_the_core_of_the_group_there():
         world.lead(2, 3)
         world.hear(g1=2, g3=1)
         answers = [world.propose(group, group) for group in (1, 2, 3)]
-        assert world.places() == [(2 << 8 | 1, 1), (3 << 8 | 0, 2), (1, 3)]
+        assert world.sends() == [(2 << 8 | 1, 1), (3 << 8 | 0, 2), (1, 3)]
         for _, _, done in world.asked:
             done(messages.encode(OK))
         assert answers == [[OK], [OK], [OK]] and world.forwarding.forwarded == 3
@@ -175,7 +175,7 @@ def test_a_refusal_for_want_of_leadership_is_tried_again_where_the_leader_is(mon
         assert not answers and len(world.asked) == 1  # the replica here does not know it yet
         world.lead(2, 2)
         await turns()
-        assert world.places()[1:] == [(2 << 8 | 0, 7)]
+        assert world.sends()[1:] == [(2 << 8 | 0, 7)]
         world.asked[1][2](messages.encode(OK))
         assert answers == [OK] and world.forwarding.targets.redirects == 1
 
@@ -188,7 +188,7 @@ def test_of_groups_of_other_cores_the_refusal_itself_is_news():
         world.propose(1, 7)
         world.asked[0][2](NotLeader(3))
         await wait_for(lambda: len(world.asked) == 2)
-        assert world.places() == [(2 << 8 | 1, 7), (3 << 8 | 1, 7)]
+        assert world.sends() == [(2 << 8 | 1, 7), (3 << 8 | 1, 7)]
 
     story(work)
 
@@ -244,7 +244,7 @@ def test_appends_of_a_pass_go_together_and_those_refused_again_in_their_order_be
         answers = [world.append(2, number) for number in range(4)]
         assert not world.asked and world.forwarding.forwarded == 5
         await turns()
-        assert world.places() == [(3 << 8, [0, 1, 2, 3])]
+        assert world.sends() == [(3 << 8, [0, 1, 2, 3])]
         reply = messages.encode(
             ([OK, None, OK, None], {1: encode_error(NotLeader(2)), 3: encode_error(NotLeader(2))})
         )
@@ -255,10 +255,10 @@ def test_appends_of_a_pass_go_together_and_those_refused_again_in_their_order_be
         last = world.append(2, 5)
         assert len(world.asked) == 1, "4 is on its way to the old leader"
         await turns()
-        assert world.places()[1:] == [(3 << 8, 4)]
+        assert world.sends()[1:] == [(3 << 8, 4)]
         world.asked[1][2](NotLeader(2))
         await wait_for(lambda: len(world.asked) == 3)
-        assert world.places()[2] == (2 << 8, [1, 3, 4, 5])
+        assert world.sends()[2] == (2 << 8, [1, 3, 4, 5])
         world.asked[2][2](messages.encode(([OK] * 4, {})))
         assert (
             answers == [[OK]] * 4
@@ -279,13 +279,13 @@ def test_behind_an_append_that_a_new_leader_may_refuse_none_is_sent_before_one_w
         await turns()
         later = [world.append(2, 1), world.propose(2, 2), world.append(2, 3)]
         await turns()
-        assert world.places() == [(3 << 8, 0)]
+        assert world.sends() == [(3 << 8, 0)]
         world.asked[0][2](NotLeader(0))
         await wait_for(lambda: len(world.asked) == 2)
-        assert world.places()[1:] == [(3 << 8, [0, 1])]
+        assert world.sends()[1:] == [(3 << 8, [0, 1])]
         world.answer_all(1, [OK, OK])
         await wait_for(lambda: len(world.asked) == 4)
-        assert world.places()[2:] == [(3 << 8, 2), (3 << 8, 3)], "it accepts: all that there is"
+        assert world.sends()[2:] == [(3 << 8, 2), (3 << 8, 3)], "it accepts: all that there is"
         for _, _, done in world.asked[2:]:
             done(messages.encode(OK))
         assert [first, *later] == [[OK]] * 4
@@ -312,12 +312,12 @@ def test_a_leader_has_to_accept_again_after_a_refusal_and_in_another_epoch(news:
             await turns()
         world.append(2, 1)
         await turns()
-        assert world.places() == [(3 << 8, 0)]
+        assert world.sends() == [(3 << 8, 0)]
         world.asked[0][2](messages.encode(OK))
         await wait_for(lambda: len(world.asked) == 2)
         world.append(2, 2)
         await turns()
-        assert world.places()[1:] == [(3 << 8, 1), (3 << 8, 2)]
+        assert world.sends()[1:] == [(3 << 8, 1), (3 << 8, 2)]
 
     story(work)
 
@@ -335,7 +335,7 @@ def test_an_answer_that_takes_long_holds_up_nothing_that_follows(monkeypatch):
         assert len(world.asked) == 1
         monkeypatch.setattr(in_flight, "SILENCE_SECONDS", 0.0)
         await wait_for(lambda: len(world.asked) == 2)
-        assert world.places()[1:] == [(3 << 8, 1)]
+        assert world.sends()[1:] == [(3 << 8, 1)]
 
     story(work)
 
@@ -350,7 +350,7 @@ def test_a_proposal_out_of_an_answer_comes_after_those_of_its_bundle_that_were_r
         await turns()
         world.asked[0][2](messages.encode(([OK, None], {1: encode_error(NotLeader(3))})))
         await wait_for(lambda: len(world.asked) == 2)
-        assert world.places()[1:] == [(3 << 8, [1, 2])]
+        assert world.sends()[1:] == [(3 << 8, [1, 2])]
 
     story(work)
 
@@ -359,10 +359,10 @@ def test_only_one_append_looks_for_an_unknown_leader():
     async def work(world: World) -> None:
         answers = [world.append(1, number) for number in range(3)]
         await turns()
-        assert [number for _, number in world.places()] == [0]
+        assert [number for _, number in world.sends()] == [0]
         world.asked[0][2](messages.encode(OK))
         await turns()
-        assert [number for _, number in world.places()] == [0, [1, 2]]
+        assert [number for _, number in world.sends()] == [0, [1, 2]]
         world.asked[1][2](OutcomeUnknown("lost"))
         assert answers[0] == [OK] and all(
             isinstance(found[0], OutcomeUnknown) for found in answers[1:]
@@ -377,7 +377,7 @@ def test_what_is_no_append_does_not_overtake_appends_nor_they_it():
         await world.prove(2)
         world.append(2, 0), world.append(2, 1), world.propose(2, 2), world.append(2, 3)
         await turns()
-        assert [number for _, number in world.places()] == [[0, 1], 2, 3]
+        assert [number for _, number in world.sends()] == [[0, 1], 2, 3]
 
     story(work)
 
@@ -405,7 +405,7 @@ def test_a_leader_that_is_not_heard_is_not_asked():
         assert not world.asked
         world.gone.clear()
         await wait_for(lambda: world.asked)
-        assert world.places() == [(3 << 8 | 0, 7)]
+        assert world.sends() == [(3 << 8 | 0, 7)]
 
     story(work)
 
@@ -479,7 +479,7 @@ def test_a_leader_that_is_not_reached_is_asked_through_another_node():
         world.gone = {3}
         answers = [world.append(2, number) for number in range(3)]
         await turns()
-        assert [place for place, _ in world.places()] == [2 << 8] and world.passed() == [
+        assert [core for core, _ in world.sends()] == [2 << 8] and world.passed() == [
             (messages.PROPOSE_ALL, 2, [0, 1, 2])
         ]
         late, other = world.append(2, 3), world.propose(2, 4)
@@ -489,7 +489,7 @@ def test_a_leader_that_is_not_reached_is_asked_through_another_node():
         assert answers == [[OK], [OK], [OK]]
         world.gone = set()
         await wait_for(lambda: len(world.asked) == 3)
-        assert world.places()[1:] == [(3 << 8, 3), (3 << 8, 4)] and not late + other
+        assert world.sends()[1:] == [(3 << 8, 3), (3 << 8, 4)] and not late + other
 
     story(work)
 
@@ -522,7 +522,7 @@ def test_what_is_passed_on_goes_to_the_leader_alone():
         handle = world.handlers[messages.PASS_ON]
         body = b"\x02\x00" + encode_command(Acknowledge(7))
         handle(struct.pack("<HH", messages.PROPOSE, 2) + body, answers.append, 2 << 8)
-        assert world.places() == [(3 << 8, 7)]
+        assert world.sends() == [(3 << 8, 7)]
         world.asked[0][2](encoded := messages.encode(OK))
         world.asked[0][2](fault := OutcomeUnknown("lost"))
         assert answers == [encoded, fault]
@@ -568,7 +568,7 @@ def test_who_leads_is_known_once_the_replica_is_fit_though_others_knew_nobody():
         world.asked.pop()[2](NotLeader(0))
         world.fit = lambda group: True
         await wait_for(lambda: world.asked)
-        assert world.places() == [(3 << 8, 1)]
+        assert world.sends() == [(3 << 8, 1)]
         world.asked.pop()[2](messages.encode(OK))
         assert answers == [OK]
 
@@ -608,7 +608,7 @@ def test_what_cannot_be_sent_holds_up_nothing_that_follows():
                 world.propose(2, 1)
         world.lead(2, 2)
         world.propose(2, 2)
-        assert world.places() == [(2 << 8, 2)], (
+        assert world.sends() == [(2 << 8, 2)], (
             "to who leads now: nothing is under way that would have to be there before it"
         )
 
@@ -655,7 +655,7 @@ def test_leaders_that_other_nodes_know_go_to_the_sibling_cores_and_to_what_waits
         world.gone = set()
         world.forwarding.exchange.learn({1: (3, 5)})
         assert world.told[-1] == {1: 3} and world.told_epochs[-1] == {1: 5}
-        assert world.places() == [(3 << 8 | 1, 7)]
+        assert world.sends() == [(3 << 8 | 1, 7)]
         world.asked[0][2](messages.encode(OK))
         assert answers == [OK]
         for leader, epoch in ((2, 4), (1, 6)):  # an older one, and this node, which has no replica

@@ -1,5 +1,5 @@
-"""The trace of a request that a node relays to the leader of its group: from the core that asks over
-the relay to the leader, and its write; and of a question to another core."""
+"""The trace of a request that a node relays to the leader of its group: from the core that asks
+over the relay to the leader, and its write; and of a question to another core."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ OLDER = TRACE_PROTOCOL - 1
 
 
 class Core:
-    """The transport of a core of node 1 to 3: what it asks arrives at once, and `protocols` are those of
-    the cores that it knows."""
+    """The transport of a core of node 1 to 3: what it asks arrives at once, and `protocols` are
+    those of the cores that it knows."""
 
     def __init__(self, node: int, cores: dict[int, Core]) -> None:
-        self.place = address(node, 0)
+        self.core = address(node, 0)
         self.handlers: dict[int, Callable[[bytes, Answer, int], None]] = {}
         self.protocols: dict[int, int] = {}
         self.asked: list[tuple[int, int]] = []  # core, kind
         self.tracer = tracer_of(node)
         self._cores = cores
-        cores[self.place] = self
+        cores[self.core] = self
 
     def on(self, kind: int, handler: Callable[[bytes, Answer, int], None]) -> None:
         self.handlers[kind] = handler
@@ -50,7 +50,7 @@ class Core:
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Answer) -> None:
         self.asked.append((core, kind))
-        self._cores[core].handlers[kind](body, done, self.place)
+        self._cores[core].handlers[kind](body, done, self.core)
 
 
 class ThreeNodes:
@@ -148,8 +148,8 @@ def test_a_question_to_another_core_is_a_part_of_the_trace(
         transport: Any = core
         nothing: Any = None
         received = Received(transport, lambda: core.tracer)
-        targets = SoleTargets(core.place, 1)
-        return Rpc(nothing, nothing, targets, transport, received, core=core.place, cores=1)
+        targets = SoleTargets(core.core, 1)
+        return Rpc(nothing, nothing, targets, transport, received, core=core.core, cores=1)
 
     async def answer(question: int) -> int:
         await asyncio.sleep(0)

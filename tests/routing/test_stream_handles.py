@@ -116,11 +116,11 @@ def put(world: World, group: int) -> None:
     """Replace the state of a group by its copy from elsewhere."""
     old = world.local.machines[group]
     hot = {
-        (batch.place, uid): batch.payload
+        (batch.position, uid): batch.payload
         for uid, stream in old.directory.by_uid.items()
         for batch in stream.hot
     }
-    copy = machine_from(snapshot_of(old), lambda place, uid: hot[place, uid])
+    copy = machine_from(snapshot_of(old), lambda position, uid: hot[position, uid])
     copy.counters.standalone = old.counters.standalone
     world.engine.storage.core_replicas.groups[group].machine = copy
     world.local.put(group, copy)

@@ -26,7 +26,7 @@ class Meta:
         self.machine = Machine(0, 2)
         self.reads = 0
         self.is_led = True
-        self.places = 0
+        self.positions = 0
 
     async def entries(self, scope: str) -> dict[str, bytes]:
         self.reads += 1
@@ -40,8 +40,8 @@ class Meta:
     async def call(self, command: Command) -> Reply:
         assert isinstance(command, MetaChange) and command.scope == SCOPE
         await asyncio.sleep(0.01)
-        self.places += 1
-        return self.machine.apply(command, self.places)
+        self.positions += 1
+        return self.machine.apply(command, self.positions)
 
 
 def story(work: Callable[[Meta], Awaitable[None]]) -> None:

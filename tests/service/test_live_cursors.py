@@ -1,4 +1,5 @@
-"""The cursors of readers of many streams: the places at any of the last events, and for how long."""
+"""The cursors of readers of many streams: the positions at any of the last events, and for how
+long."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from polynya.base import limits
 from polynya.base.errors import Unavailable
 from polynya.service.live import cursors
-from polynya.service.live.cursors import Cursor, LiveCursors, State, StreamPlace
+from polynya.service.live.cursors import Cursor, LiveCursors, State, StreamPosition
 
 MOVES = st.lists(
     st.tuples(st.integers(0, 4), st.integers(1, 3), st.sampled_from([State.OPEN, State.CLOSED]))
@@ -50,7 +51,7 @@ def kept(now: Callable[[], float] = lambda: 0.0, *answers: Any) -> LiveCursors:
 def written(held: LiveCursors, name: str = "a") -> Cursor:
     """A cursor with one stream and one event, which is kept."""
     cursor = held.begin(lambda: None)
-    cursor.add(StreamPlace(name, 7, 0, 0))
+    cursor.add(StreamPosition(name, 7, 0, 0))
     cursor.move(0, 1, 2, State.OPEN)
     held.keep(cursor)
     return cursor
@@ -61,27 +62,27 @@ def test_the_places_at_an_event_are_what_they_were(
     moves: list[tuple[int, int, int]], back: int
 ) -> None:
     cursor = Cursor(lambda: None)
-    past = [deepcopy(cursor.places)]
+    past = [deepcopy(cursor.positions)]
     for index, step, state in moves:
-        while len(cursor.places) <= index:
-            cursor.add(StreamPlace(f"s{len(cursor.places)}", len(cursor.places), 0, 0))
-        place = cursor.places[index]
-        event_id = cursor.move(index, place.record + step, place.byte + 2 * step, state)
+        while len(cursor.positions) <= index:
+            cursor.add(StreamPosition(f"s{len(cursor.positions)}", len(cursor.positions), 0, 0))
+        position = cursor.positions[index]
+        event_id = cursor.move(index, position.record + step, position.byte + 2 * step, state)
         assert cursors.is_event_id(event_id) and len(event_id) < 40
-        past.append(deepcopy(cursor.places))
+        past.append(deepcopy(cursor.positions))
     number = max(0, len(moves) - back)
-    told = [place for place in past[number] if place.state != State.UNTOLD]
+    told = [position for position in past[number] if position.state != State.UNTOLD]
     for _ in range(2):  # a lost response is asked for again
         found = cursor.at(number)
         assert found is not None
-        assert [place for place in found if place.state != State.UNTOLD] == told
+        assert [position for position in found if position.state != State.UNTOLD] == told
     assert cursor.at(len(moves) + 1) is None
 
 
 def test_the_last_events_are_known_and_older_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cursors, "LIVE_CURSOR_EVENTS_MAX", 10)
     cursor = Cursor(lambda: None)
-    cursor.add(StreamPlace("a", 7, 0, 0))
+    cursor.add(StreamPosition("a", 7, 0, 0))
     for number in range(1, 101):
         cursor.move(0, number, number, State.OPEN)
         assert cursor.size < 10_000
@@ -119,31 +120,35 @@ def test_a_cursor_in_use_is_taken_from_its_connection() -> None:
         held.keep(cursor)
 
     cursor = held.begin(end)
-    cursor.add(StreamPlace("a", 7, 0, 0))
+    cursor.add(StreamPosition("a", 7, 0, 0))
     cursor.move(0, 1, 2, State.OPEN)
     found = asyncio.run(held.take(cursor.event_id))
-    assert ended and found == [StreamPlace("a", 7, 1, 2, State.OPEN)]
+    assert ended and found == [StreamPosition("a", 7, 1, 2, State.OPEN)]
 
 
 def test_other_cores_are_asked_and_those_that_do_not_answer_have_none() -> None:
-    places = [StreamPlace("a", 7, 1, 2, State.OPEN)]
+    positions = [StreamPosition("a", 7, 1, 2, State.OPEN)]
     event_id = "0" * 24 + ".00000001"
     assert (
-        asyncio.run(kept(lambda: 0.0, Unavailable("down"), None, places).take(event_id)) == places
+        asyncio.run(kept(lambda: 0.0, Unavailable("down"), None, positions).take(event_id))
+        == positions
     )
     assert asyncio.run(kept(lambda: 0.0, Unavailable("down"), None).take(event_id)) is None
 
 
 def test_a_stream_that_began_again_later_has_its_older_place() -> None:
     cursor = Cursor(lambda: None)
-    first = cursor.add(StreamPlace("a", 7, 0, 0))
+    first = cursor.add(StreamPosition("a", 7, 0, 0))
     told = cursor.move(first, 1, 2, State.OPEN)
     cursor.move(first, 1, 2, State.DELETED)
-    cursor.add(StreamPlace("a", 0, -1, 0))
+    cursor.add(StreamPosition("a", 0, -1, 0))
     before = cursor.at(int(told.rpartition(".")[2], 16))
-    assert before == [StreamPlace("a", 7, 1, 2, State.OPEN)]
+    assert before == [StreamPosition("a", 7, 1, 2, State.OPEN)]
     after = cursor.at(cursor.number)
-    assert after is not None and [place.state for place in after] == [State.DELETED, State.UNTOLD]
+    assert after is not None and [position.state for position in after] == [
+        State.DELETED,
+        State.UNTOLD,
+    ]
     assert cursor.moved_after(cursor.number) == set() and cursor.moved_after(0) == {first}
 
 

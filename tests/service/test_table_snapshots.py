@@ -51,10 +51,10 @@ class Routes:
         planned = await self.world.jobs.plan("t")
         assert planned is not None
         table = planned.table
-        place = f"file:///x/tables/{table.uid}"
+        location = f"file:///x/tables/{table.uid}"
         command = TableCommit(
-            table.uid, planned.job, planned.attempt, table.main, table.dlq, f"{place}/main/_iceberg/1.metadata.json",
-            f"{place}/dlq/_iceberg/1.metadata.json", 1, 0, self.world.clock.ms,
+            table.uid, planned.job, planned.attempt, table.main, table.dlq, f"{location}/main/_iceberg/1.metadata.json",
+            f"{location}/dlq/_iceberg/1.metadata.json", 1, 0, self.world.clock.ms,
         )  # fmt: skip
         await self.world.jobs.commit(command)
 

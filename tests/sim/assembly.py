@@ -56,7 +56,7 @@ class BackgroundWork:
             return
         subscriptions = self.subscriptions
         tasks = (
-            *subscriptions._telling.values(),
+            *subscriptions._senders.values(),
             *subscriptions._wakes._busy.values(),
             *subscriptions._wakes._issuing.values(),
         )

@@ -120,12 +120,13 @@ class Episode:
         self.events.append(f"{asyncio.get_running_loop().time():.6f} {event}")
 
     def acknowledged_count(self) -> int:
-        """Count the requests acknowledged to clients: appends, in some worlds other requests too."""
+        """Count the requests acknowledged to clients: appends, in some worlds other requests
+        too."""
         return sum(
             len(history.acknowledged) + len(history.produced) for history in self.histories.values()
         )
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Summarize the run in one line."""
         histories = self.histories.values()
         acknowledged = sum(

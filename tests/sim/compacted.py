@@ -1,7 +1,7 @@
-"""Keyed records in a simulated cluster whose streams are compacted. Idempotent producers and transactions
-write to replicated and diskless streams. A table holds one of them; another is forked, one is trimmed, one is
-idle for most of the time, one has pages before it gets the policy, and one has batches that cannot be decoded.
-Nodes die between the steps of a pass.
+"""Keyed records in a simulated cluster whose streams are compacted. Idempotent producers and
+transactions write to replicated and diskless streams. A table holds one of them; another is forked,
+one is trimmed, one is idle for most of the time, one has pages before it gets the policy, and one
+has batches that cannot be decoded. Nodes die between the steps of a pass.
 `chaos.transaction_history` checks what clients were told (rules H and I among others)."""
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ COMPACTED_SECONDS = 120.0
 
 @contextmanager
 def compaction_chance(seed: int) -> Iterator[None]:
-    """Seed the chance of compactors, and let them work in the seconds of an episode. Some have so little
-    memory that a pass ends early."""
+    """Seed the chance of compactors, and let them work in the seconds of an episode. Some have so
+    little memory that a pass ends early."""
     random = Random(f"compaction {seed}")
 
     def now() -> float:
@@ -197,9 +197,9 @@ class CompactedEpisode(TransactionEpisode):
         with compaction_chance(self.seed):
             return super().play()
 
-    def told(self) -> str:
+    def summary(self) -> str:
         return (
-            f"{super().told()}, {self.rewrites} slices replaced, {self.passes} passes, "
+            f"{super().summary()}, {self.rewrites} slices replaced, {self.passes} passes, "
             f"{self.struck} leaders died of them, {self.forker.count} forks with {self.forker.written} records, "
             f"{self.trimmer.count} trims, {len(self.table.rows)} rows, "
             f"{len(self.damager.damaged)} batches that cannot be decoded"
@@ -337,7 +337,8 @@ class CompactedEpisode(TransactionEpisode):
             await asyncio.sleep(0.5)
 
     def _packed(self, name: str) -> int:
-        """Return the end of a stream's packs; 0: there are none, or the stream has pages, which stay."""
+        """Return the end of a stream's packs; 0: there are none, or the stream has pages, which
+        stay."""
         _, stream = self.stream_of(name)
         if stream is None or not stream.cold or index.pages(stream.cold):
             return 0

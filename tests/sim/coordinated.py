@@ -1,6 +1,6 @@
-"""Kafka's transactions in a simulated cluster: ids that two instances fight for, timeouts, operators and
-clients that stop without a word, while coordinators and partitions lose their leaders. The history is
-checked by the rules of `chaos.transaction_history`."""
+"""Kafka's transactions in a simulated cluster: ids that two instances fight for, timeouts,
+operators and clients that stop without a word, while coordinators and partitions lose their
+leaders. The history is checked by the rules of `chaos.transaction_history`."""
 
 from __future__ import annotations
 
@@ -245,11 +245,11 @@ class CoordinatedEpisode(Episode):
         ends = [each.end for each in self.recorder.history.transactions if each.end is not None]
         return super().acknowledged_count() + sum(end.outcome == OK for end in ends)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         ended = [each.end for each in self.recorder.history.transactions if each.end is not None]
         commits = sum(end.kind == COMMIT and end.outcome == OK for end in ended)
         return (
-            f"{super().told()}, {len(self.recorder.history.transactions)} transactions, of which "
+            f"{super().summary()}, {len(self.recorder.history.transactions)} transactions, of which "
             f"{commits} committed"
         )
 

@@ -28,8 +28,10 @@ class Copies(Episode):
         self.images: dict[int, tuple[float, Image]] = {}
         self.put = self.due = 0
 
-    def told(self) -> str:
-        return f"{super().told()}, {self.put} older images put back, {self.world.noticed} noticed"
+    def summary(self) -> str:
+        return (
+            f"{super().summary()}, {self.put} older images put back, {self.world.noticed} noticed"
+        )
 
     async def _mishaps(self) -> None:
         for _ in range(self.mishaps):

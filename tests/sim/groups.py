@@ -1,5 +1,6 @@
 """A consumer group in a simulated cluster: members join, commit, stop without a word and come back,
-while coordinators die. An acknowledged commit is never lost, and none of an earlier owner counts."""
+while coordinators die. An acknowledged commit is never lost, and none of an earlier owner
+counts."""
 
 from __future__ import annotations
 
@@ -139,8 +140,8 @@ class GroupEpisode(Episode):
     def acknowledged_count(self) -> int:
         return super().acknowledged_count() + sum(self.acknowledged.values())
 
-    def told(self) -> str:
-        return f"{super().told()}, offsets {sorted(self.acknowledged.items())}"
+    def summary(self) -> str:
+        return f"{super().summary()}, offsets {sorted(self.acknowledged.items())}"
 
     def clients(self) -> list[asyncio.Future[None]]:
         members = [GroupClient(self, number) for number in range(MEMBERS)]

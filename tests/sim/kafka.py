@@ -166,9 +166,9 @@ class KafkaEpisode(Episode):
         batches = sum(len(each.acknowledged) for each in self.producers)
         return super().acknowledged_count() + batches
 
-    def told(self) -> str:
+    def summary(self) -> str:
         return (
-            f"{super().told()}, {sum(len(each.acknowledged) for each in self.producers)} Kafka "
+            f"{super().summary()}, {sum(len(each.acknowledged) for each in self.producers)} Kafka "
             "batches"
         )
 

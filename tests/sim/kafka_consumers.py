@@ -255,8 +255,8 @@ class ConsumerEpisode(KafkaEpisode):
         self.seen: dict[tuple[int, int], bytes] = {}  # partition and offset -> a batch
         self._fronts: dict[tuple[int, int], SimFront] = {}  # by node and life
 
-    def told(self) -> str:
-        return f"{super().told()}, {sum(each.fetches for each in self.consumers)} fetches"
+    def summary(self) -> str:
+        return f"{super().summary()}, {sum(each.fetches for each in self.consumers)} fetches"
 
     def clients(self) -> list[asyncio.Future[None]]:
         return [*super().clients(), *(asyncio.ensure_future(each.run()) for each in self.consumers)]

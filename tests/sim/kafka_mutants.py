@@ -84,7 +84,7 @@ KAFKA: dict[str, tuple[Any, str, Any]] = {
         "place_all",
         edited_function(
             batches.place_all,
-            "_PLACE.pack(base_offset, length, leader_epoch)",
+            "_BASE.pack(base_offset, length, leader_epoch)",
             "bytes(view[at:at + 12]) + bytes(4)",
         ),
     ),

@@ -89,9 +89,9 @@ class Model:
 
     def __init__(self, known: Mapping[tuple[int, int], bytes]) -> None:
         self._known = known
-        self._places: dict[bytes, set[tuple[int, int]]] = {}
-        for place, payload in known.items():
-            self._places.setdefault(payload, set()).add(place)
+        self._positions: dict[bytes, set[tuple[int, int]]] = {}
+        for position, payload in known.items():
+            self._positions.setdefault(payload, set()).add(position)
 
     def step(self, state: State, operation: Any) -> Iterator[State]:
         asked, told = operation.asked, operation.told
@@ -150,7 +150,7 @@ class Model:
         return Code.EXISTS if same else Code.EXISTS_DIFFERENT, state
 
     # REFUSED, of these two: it was not there and then, as the payload is known to be elsewhere, or
-    # the place to have another
+    # the position to have another
 
     def _append(self, state: State, asked: Appended) -> tuple[Code, State]:
         if state is None or state.soft:
@@ -194,7 +194,7 @@ class Model:
         too."""
         if life is None:
             return None
-        seen = self._places.get(payload, set())
+        seen = self._positions.get(payload, set())
         if again:
             seen = {(uid, record) for uid, record in seen if uid == life.uid}
         if life.uid == 0 and seen:
@@ -203,9 +203,9 @@ class Model:
             )
             if life is None:
                 return None
-        place = (life.uid, life.tail)
+        position = (life.uid, life.tail)
         if life.uid and (
-            self._known.get(place, payload) != payload or (seen and place not in seen)
+            self._known.get(position, payload) != payload or (seen and position not in seen)
         ):
             return None
         return life._replace(tail=life.tail + 1)

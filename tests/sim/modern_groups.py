@@ -66,13 +66,13 @@ class ModernClient(GroupClient):
         self.life += 1
         self.id, self.epoch, self.says_all = f"m{self.number}-{self.life}", 0, True
 
-    def give_up(self, places: set[int]) -> None:
+    def give_up(self, partitions: set[int]) -> None:
         """Read these partitions no more."""
-        for place in places:
-            if self.episode.owners.get(place) is self:
-                del self.episode.owners[place]
-            self.next.pop(place, None)
-        self.owned = self.owned - places
+        for partition in partitions:
+            if self.episode.owners.get(partition) is self:
+                del self.episode.owners[partition]
+            self.next.pop(partition, None)
+        self.owned = self.owned - partitions
 
     @property
     def is_valid(self) -> bool:
@@ -118,12 +118,12 @@ class ModernClient(GroupClient):
             await asyncio.sleep(self.random.uniform(0, 0.3))
         self.give_up(self.owned - told)
         new = told - self.owned
-        for place in new:
-            other = self.episode.owners.get(place)
+        for partition in new:
+            other = self.episode.owners.get(partition)
             assert other in (None, self) or not other.is_valid, (
-                f"partition {place} is of {other.id} and of {self.id}"
+                f"partition {partition} is of {other.id} and of {self.id}"
             )
-            self.episode.owners[place] = self
+            self.episode.owners[partition] = self
         self.owned = self.owned | new
         if new:
             await self.position(new)
@@ -136,27 +136,29 @@ class ModernClient(GroupClient):
             self.give_up(new)  # it claims them no more, and gets them again
             return
         found = {each.partition: each.offset for each in answer.entries}
-        for place in new:
-            offset = found.get(place, 0)
-            assert offset >= known.get(place, 0), (
-                f"partition {place}: {known.get(place)} was acknowledged, {offset} is there"
+        for partition in new:
+            offset = found.get(partition, 0)
+            assert offset >= known.get(partition, 0), (
+                f"partition {partition}: {known.get(partition)} was acknowledged, {offset} is there"
             )
-            self.next[place] = offset + 1
+            self.next[partition] = offset + 1
 
     async def commit(self) -> None:
         if not self.next or not self.is_valid:
             return
         sent = dict(self.next)
-        entries = [OffsetEntry(TOPIC, place, offset, -1, "") for place, offset in sent.items()]
+        entries = [
+            OffsetEntry(TOPIC, partition, offset, -1, "") for partition, offset in sent.items()
+        ]
         answer = await self.ask(Commit(GROUP, self.epoch, self.id, None, entries))
         if not isinstance(answer, Outcomes):
             return
         errors = answer.errors if len(answer.errors) == len(entries) else answer.errors * len(sent)
-        for (place, offset), error in zip(sent.items(), errors, strict=True):
+        for (partition, offset), error in zip(sent.items(), errors, strict=True):
             if not error:
-                self.episode.acknowledge(place, offset)
-                if self.next.get(place) == offset:
-                    self.next[place] = offset + 1
+                self.episode.acknowledge(partition, offset)
+                if self.next.get(partition) == offset:
+                    self.next[partition] = offset + 1
 
 
 class ModernEpisode(Episode):
@@ -170,17 +172,17 @@ class ModernEpisode(Episode):
         self.owners: dict[int, ModernClient] = {}
         self.ready = asyncio.Event()
 
-    def acknowledge(self, place: int, offset: int) -> None:
-        self.note(f"commit {place} {offset}")
-        known = self.acknowledged.get(place, 0)
-        assert offset >= known, f"partition {place}: {offset} commits behind {known}"
-        self.acknowledged[place] = offset
+    def acknowledge(self, partition: int, offset: int) -> None:
+        self.note(f"commit {partition} {offset}")
+        known = self.acknowledged.get(partition, 0)
+        assert offset >= known, f"partition {partition}: {offset} commits behind {known}"
+        self.acknowledged[partition] = offset
 
     def acknowledged_count(self) -> int:
         return super().acknowledged_count() + sum(self.acknowledged.values())
 
-    def told(self) -> str:
-        return f"{super().told()}, offsets {sorted(self.acknowledged.items())}"
+    def summary(self) -> str:
+        return f"{super().summary()}, offsets {sorted(self.acknowledged.items())}"
 
     def clients(self) -> list[asyncio.Future[None]]:
         self.members = [ModernClient(self, number) for number in range(MEMBERS)]

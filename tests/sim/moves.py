@@ -50,8 +50,8 @@ class Moves(Episode):
         self.pieces: dict[str, list[tuple[int, bytes]]] = {name: [] for name in self.streams}
         self.moved = 0
 
-    def told(self) -> str:
-        return f"{super().told()}, {self.moved} moves begun, {len(self.world.nodes)} nodes"
+    def summary(self) -> str:
+        return f"{super().summary()}, {self.moved} moves begun, {len(self.world.nodes)} nodes"
 
     def clients(self) -> list[asyncio.Future[None]]:
         more = [self._control(number) for number in range(2)] + [

@@ -150,7 +150,7 @@ def _without_producers() -> Callable[[Stream], Stream]:
 
 
 async def _by_the_map_alone(reconciler: PlacementReconciler, group: int) -> bool:
-    await reconciler._lifecycle.drop(group, told_ms=2**62)
+    await reconciler._lifecycle.drop(group, reported_ms=2**62)
     return True
 
 

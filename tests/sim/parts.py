@@ -279,9 +279,9 @@ def held_by(raft: Raft) -> int:
 
 
 def placeless(machine: Machine) -> bytes:
-    """The state of a group, places in the own journal aside."""
+    """The state of a group, positions in the own journal aside."""
     image = msgspec.msgpack.decode(snapshot_of(machine), type=snapshots.Image)
     for stream in image.streams:
         for batch in stream.hot or ():
-            batch.place = 0
+            batch.position = 0
     return msgspec.msgpack.encode(image)

@@ -16,7 +16,7 @@ from sim.moves import NODES_MAX, Moves
 from sim.process import NOBODY
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.cluster.status import ByCore, Told, observed, replica_of
+from polynya.cluster.status import ByCore, CoreStatus, observed, replica_of
 from polynya.replica import refusals, zones
 from polynya.replica.placement_steps import (
     ChangeVoters,
@@ -152,8 +152,8 @@ class Planned(Moves):
         # map has changed
         self.rested = 0
 
-    def told(self) -> str:
-        return f"{super().told()}, {self.removed} removed"
+    def summary(self) -> str:
+        return f"{super().summary()}, {self.removed} removed"
 
     def look(self, random: Random | None = None) -> ClusterObservation:
         """Return a controller's observation; with `random` possibly a partial one."""
@@ -161,7 +161,7 @@ class Planned(Moves):
         for node in self.world.alive():
             if random is None or random.random() > 0.05:
                 statuses = node.core.replicas.statuses().items()
-                told[node.number, 0] = Told(
+                told[node.number, 0] = CoreStatus(
                     "", [replica_of(group, status, node.number) for group, status in statuses]
                 )
         return observed(told)

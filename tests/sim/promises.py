@@ -52,9 +52,9 @@ def _gives_no_partition_two_owners(machine: Machine, command: ConsumerPut, reply
     group = machine.consumer_groups.get(command.id)
     owners: dict[tuple[bytes, int], str] = {}
     for member in group.members if group is not None else ():
-        for place in Holdings.unpacked(member.assignment).assigned():
-            other = owners.setdefault(place, member.id)
-            assert other == member.id, f"{command.id}: {place} is of {other} and {member.id}"
+        for position in Holdings.unpacked(member.assignment).assigned():
+            other = owners.setdefault(position, member.id)
+            assert other == member.id, f"{command.id}: {position} is of {other} and {member.id}"
 
 
 _CHECKS: dict[type[Command], Callable[[Machine, Any, Reply], None]] = {

@@ -78,7 +78,7 @@ MUTANTS = {
     "campaigns before all have found that the group is new": Mutant("election.py", "raft.amnesiac or raft.learning or raft.loss.undiscovered", "raft.amnesiac or raft.learning", seeds=0),
     "forgets at a restart that its group is new": Mutant("state.py", "restored.hard_state.group_is_new", "False", seeds=0, test="test_disk_loss.py::test_a_new_group_has_no_leader_before_all_have_found_that_it_is_new"),
     "takes one that has forgotten for one that has found": Mutant("disk_loss.py", "if not message.amnesiac:\n    raft.loss.undiscovered.discard(message.sender)", "raft.loss.undiscovered.discard(message.sender)", seeds=0, test="test_disk_loss.py::test_a_new_group_has_no_leader_before_all_have_found_that_it_is_new"),
-    "asks nobody whom a change may put out": Mutant("disk_loss.py", "told[0]", "told[-1]", seeds=0),
+    "asks nobody whom a change may put out": Mutant("disk_loss.py", "reported[0]", "reported[-1]", seeds=0),
     "asks all who ever had a voice": Mutant("disk_loss.py", "{index: members for index, members in raft.loss.known_voters.items() if index >= since}", "{index: members for index, members in raft.loss.known_voters.items()}", seeds=0),
     "believes its settings, and who has forgotten as it has": Mutant("disk_loss.py", (
         "knows and answer.configurations and answer.configurations[0][1].voters and (not "

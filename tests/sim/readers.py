@@ -27,8 +27,8 @@ class Readers(Moves):
         self.silent: set[int] = set()  # nodes that have only ever read
         self.had: dict[str, list[bytes]] = {name: [] for name in self.streams}
 
-    def told(self) -> str:
-        return f"{super().told()}, {sum(map(len, self.had.values()))} local reads"
+    def summary(self) -> str:
+        return f"{super().summary()}, {sum(map(len, self.had.values()))} local reads"
 
     def clients(self) -> list[asyncio.Future[None]]:
         self._come()
@@ -106,7 +106,8 @@ class Readers(Moves):
             self._come()
 
     def forget(self) -> None:
-        """Lose a read replica's disk and restart it under the same number: no quorum counts on it."""
+        """Lose a read replica's disk and restart it under the same number: no quorum counts on
+        it."""
         readers = [self.world.nodes[number] for number in self.world.map.readers]
         if readers:
             node = self.draw.choice(readers)

@@ -1,5 +1,5 @@
-"""Workers of a reducer in a simulated cluster, of which some lie at times: they publish a wrong state,
-the state of other records, an old one, or one twice, while nodes die.
+"""Workers of a reducer in a simulated cluster, of which some lie at times: they publish a wrong
+state, the state of other records, an old one, or one twice, while nodes die.
 
 The first state of some records stays, whatever comes later, and a second one stops the reducer. An
 operator adds it again, as another revision. States are chains of hashes: a reader can
@@ -65,9 +65,9 @@ class ReducedEpisode(Episode):
         self.records: dict[str, bytes] = dict.fromkeys(STREAMS, b"")
         self.outcomes = Counter[str]()
 
-    def told(self) -> str:
+    def summary(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in sorted(self.outcomes.items()))
-        return f"{super().told()}, {counts}"
+        return f"{super().summary()}, {counts}"
 
     @contextmanager
     def _short_grace(self) -> Iterator[None]:

@@ -22,8 +22,8 @@ class Returns(Moves):
         self.choices = (*kept, *3 * (Returns.lose_disk,))  # type: ignore[assignment]
         self.lost: list[int] = []
 
-    def told(self) -> str:
-        return f"{super().told()}, {len(self.lost)} disks lost"
+    def summary(self) -> str:
+        return f"{super().summary()}, {len(self.lost)} disks lost"
 
     async def settle(self) -> None:
         await super().settle()

@@ -82,7 +82,7 @@ class Totals(Simulation):
         )
         self.faults = dict(counted)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         faults = ", ".join(f"{name} {count}" for name, count in Counter(self.faults).most_common())
         return (
             f"{self.seeds} seeds from {self.first_seed} on, {len(self.failed)} failed; "
@@ -169,7 +169,7 @@ def main() -> int:
         totals = _alone(seed, options, totals)
     totals.seconds = perf_counter() - began
     if not (options.plain or _flag(options)):
-        print(totals.told())
+        print(totals.summary())
     if options.report is not None:
         options.report.write_bytes(
             msgspec.json.format(msgspec.json.encode(totals), indent=1) + b"\n"
@@ -229,7 +229,7 @@ def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
     totals.add(episode)
     if not options.quiet:
         print(
-            f"seed {seed}: {episode.told()} in {perf_counter() - began:.1f} s; {checksum[:16]}",
+            f"seed {seed}: {episode.summary()} in {perf_counter() - began:.1f} s; {checksum[:16]}",
             flush=True,
         )
 

@@ -30,11 +30,11 @@ from polynya.stream.replies import Code, Done, Reply
 if TYPE_CHECKING:
     from sim.cluster import Node, World
 
-Place = tuple[int, int, int]  # index and term of an entry, number in it
+Position = tuple[int, int, int]  # index and term of an entry, number in it
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A step of the specification. `at` is a place in the log of `node`, from 1 on."""
+    """A step of the specification. `at` is a position in the log of `node`, from 1 on."""
 
     kind: str
     node: int
@@ -77,7 +77,7 @@ class Seen(msgspec.Struct):
     payload: bytes = b""
     epoch: int = 0
     writer: int = 0
-    place: Place | None = None
+    position: Position | None = None
     counts: bool = True
 
 
@@ -97,7 +97,7 @@ class Recorder:
         self._first = Seen("begin", 0)
         self._leaders: dict[int, Leader] = {}  # by term
         self._entries: dict[tuple[int, int], list[Seen]] = {}  # index, term -> commands in it
-        self._added_nothing: set[Place] = set()  # appends that the machine refused, or knew
+        self._added_nothing: set[Position] = set()  # appends that the machine refused, or knew
         self._pending: dict[int, list[Seen]] = {}  # node -> proposals not yet in its log
         self._rounds: dict[int, tuple[object, Seen]] = {}  # reads that wait for a majority
         self._durable: dict[int, tuple[int, int]] = {}
@@ -294,12 +294,12 @@ class Recorder:
                 if seen is not None:
                     found.append(self._proposed(seen, (entry.index, entry.term, number)))
 
-    def _proposed(self, seen: Seen, place: Place) -> Seen:
+    def _proposed(self, seen: Seen, position: Position) -> Seen:
         """Find the proposal that came into the log there."""
         pending = self._pending[seen.node]
         proposal = next(each for each in pending if _same(each, seen))
         pending.remove(proposal)
-        proposal.counts, proposal.place = True, place
+        proposal.counts, proposal.position = True, position
         return proposal
 
     def _see_votes(self, node: int, effects: Effects) -> None:
@@ -333,13 +333,13 @@ class Translation:
         first: Seen,
         leaders: dict[int, Leader],
         entries: dict[tuple[int, int], list[Seen]],
-        added_nothing: set[Place],
+        added_nothing: set[Position],
     ) -> None:
         self._seen, self._leaders = seen, leaders
-        self._base: Place = (first.index, first.term, 0)
+        self._base: Position = (first.index, first.term, 0)
         self._terms = {term: number + 1 for number, term in enumerate(sorted(leaders))}
         self._left_out = added_nothing
-        self._sent: dict[int, list[Place]] = {}  # term -> the log of its leader, in the end
+        self._sent: dict[int, list[Position]] = {}  # term -> the log of its leader, in the end
         for term in sorted(leaders):
             self._sent[term] = self._log_of(term, leaders[term], entries)
         self._log = {node: [self._base] for node in (1, 2, 3)}
@@ -348,10 +348,10 @@ class Translation:
         self._term = dict.fromkeys(self._log, first.term)
         self._leading = {first.node}
         self._acknowledged = {
-            proposal.payload: proposal.place
+            proposal.payload: proposal.position
             for proposals in entries.values()
             for proposal in proposals
-            if proposal.place is not None and proposal.place not in added_nothing
+            if proposal.position is not None and proposal.position not in added_nothing
         }
         self._elections = self._deciding_votes()
         self.steps = [Step("begin", first.node, 1, 1)]
@@ -362,20 +362,22 @@ class Translation:
 
     def _log_of(
         self, term: int, leader: Leader, entries: dict[tuple[int, int], list[Seen]]
-    ) -> list[Place]:
+    ) -> list[Position]:
         if (leader.index, term) == self._base[:2]:
             log = [self._base]
         else:
             log = [*self._prefix(leader.before, leader.index - 1), (leader.index, term, 0)]
         own = sorted(index for index, its in entries if its == term and index > leader.index)
-        places = [each.place for index in own for each in entries[index, term]]
-        return log + [place for place in places if place and place not in self._left_out]
+        positions = [each.position for index in own for each in entries[index, term]]
+        return log + [
+            position for position in positions if position and position not in self._left_out
+        ]
 
-    def _prefix(self, term: int, index: int) -> list[Place]:
+    def _prefix(self, term: int, index: int) -> list[Position]:
         """Return the log of which the entry of this term and index is the last."""
         if index <= self._base[0]:
             return [self._base]
-        return [place for place in self._sent[term] if place[0] <= index]
+        return [position for position in self._sent[term] if position[0] <= index]
 
     def _deciding_votes(self) -> dict[int, tuple[int, tuple[int, ...]]]:
         """Return number of the vote that gave a leader its majority -> its term, and who voted."""
@@ -409,22 +411,22 @@ class Translation:
             self._add("elect", node, len(self._log[node]), term, votes=votes)
 
     def _step_append(self, seen: Seen) -> None:
-        assert seen.place is not None
-        if seen.place not in self._left_out:
-            self._log[seen.node].append(seen.place)
+        assert seen.position is not None
+        if seen.position not in self._left_out:
+            self._log[seen.node].append(seen.position)
             self._add("append", seen.node, len(self._log[seen.node]))
 
     def _step_rollover(self, seen: Seen) -> None:
-        assert seen.place is not None
+        assert seen.position is not None
         # one that another had overtaken stays: the specification decides that it changes nothing
-        self._log[seen.node].append(seen.place)
+        self._log[seen.node].append(seen.position)
         at = len(self._log[seen.node])
         self._add("rollover", seen.node, at, writer=seen.writer, epoch=seen.epoch)
 
     def _step_durable(self, seen: Seen) -> None:
         self._has(seen.node, self._prefix(seen.term, seen.index))
 
-    def _has(self, node: int, log: list[Place]) -> None:
+    def _has(self, node: int, log: list[Position]) -> None:
         """The node has this on its disk."""
         known = self._log[node]
         if known[: len(log)] != log:
@@ -437,7 +439,7 @@ class Translation:
             self._synced[node] = len(log)
             self._add("sync", node, len(log))
 
-    def _sender(self, node: int, log: list[Place]) -> int:
+    def _sender(self, node: int, log: list[Position]) -> int:
         """Return the term of a leader from which it may have this: the first possible one."""
         least = log[-1][1]
         for term in sorted(self._sent):
@@ -456,9 +458,11 @@ class Translation:
             self._add("commit" if seen.term else "learn", seen.node, at)
 
     def _step_acknowledge(self, seen: Seen) -> None:
-        place = self._acknowledged[seen.payload]
-        term = place[1]
-        self._add("acknowledge", self._leaders[term].node, self._sent[term].index(place) + 1, term)
+        position = self._acknowledged[seen.payload]
+        term = position[1]
+        self._add(
+            "acknowledge", self._leaders[term].node, self._sent[term].index(position) + 1, term
+        )
 
     def _step_read(self, seen: Seen) -> None:
         at = self._count(seen.node, seen.index)
@@ -477,9 +481,9 @@ class Translation:
         self._has(seen.node, log)
 
     def _count(self, node: int, index: int) -> int:
-        return sum(place[0] <= index for place in self._log[node])
+        return sum(position[0] <= index for position in self._log[node])
 
 
-def _common(a: list[Place], b: list[Place]) -> int:
+def _common(a: list[Position], b: list[Position]) -> int:
     pairs = enumerate(zip(a, b, strict=False))
     return next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))

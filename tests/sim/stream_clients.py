@@ -70,7 +70,7 @@ class Past:
         self.over: dict[
             int, float
         ] = {}  # uid -> since when a live reader knows that this life is over
-        self.places = [(0, 0)]  # tails that were seen: record and byte
+        self.positions = [(0, 0)]  # tails that were seen: record and byte
         self.sequence = 1
         self.there = False  # as far as was last heard
 
@@ -79,9 +79,9 @@ class Past:
         permanently."""
         record, byte = at
         for piece in content.split(b";")[:-1]:
-            place, payload = (uid, record), piece + b";"
-            assert self.known.setdefault(place, payload) == payload, (
-                f"{self.name}: record {place} is {self.known[place]!r}, and {payload!r}"
+            position, payload = (uid, record), piece + b";"
+            assert self.known.setdefault(position, payload) == payload, (
+                f"{self.name}: record {position} is {self.known[position]!r}, and {payload!r}"
             )
             self.ends(uid, (record, byte))
             record, byte = record + 1, byte + len(payload)
@@ -98,7 +98,7 @@ class Past:
     def tail(self, uid: int, at: tuple[int, int]) -> None:
         """Record a tail that was seen."""
         self.ends(uid, at)
-        self.places = [*self.places[-5:], at]
+        self.positions = [*self.positions[-5:], at]
 
     def lives(self, uid: int, began: float) -> None:
         """Check that an operation which began then may see this incarnation."""
@@ -306,7 +306,7 @@ class Worker:
         source = self._random.choice([each for each in NAMES if each != name])
         past = self._lives.pasts[source]
         record, byte = self._random.choice(
-            (past.places[-1], past.places[-1], self._random.choice(past.places))
+            (past.positions[-1], past.positions[-1], self._random.choice(past.positions))
         )
         if self._random.random() < 0.05:
             record, byte = record + 1, byte + 8
@@ -362,7 +362,7 @@ class Worker:
         """Read some pages from the start or from a random position."""
         past = self._lives.pasts[name]
         at = self._random.choice(
-            ((-1, 0), (-1, 0), past.places[-1], self._random.choice(past.places))
+            ((-1, 0), (-1, 0), past.positions[-1], self._random.choice(past.positions))
         )
         with suppress(Unavailable, OutcomeUnknown):
             await self._read(name, at, 5)
@@ -409,7 +409,7 @@ class Worker:
             at = (page.record, page.byte)
 
     async def trim(self, name: str) -> None:
-        record, byte = self._random.choice(self._lives.pasts[name].places)
+        record, byte = self._random.choice(self._lives.pasts[name].positions)
         began = self._time()
         told: Any = None
         try:
@@ -469,9 +469,9 @@ class Worker:
             and told.first_record >= 0
             and asked.payload is not None
         ):
-            place = (told.uid, told.first_record)
-            assert past.known.setdefault(place, asked.payload) == asked.payload, (
-                f"{name}: {place} is {past.known[place]!r}, {asked.payload!r}"
+            position = (told.uid, told.first_record)
+            assert past.known.setdefault(position, asked.payload) == asked.payload, (
+                f"{name}: {position} is {past.known[position]!r}, {asked.payload!r}"
             )
         if told.code == Code.OK:
             past.tail(told.uid, (told.record, told.byte))

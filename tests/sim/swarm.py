@@ -456,10 +456,10 @@ class SwarmEpisode(Episode):
         self.note("the network heals")
         self.world.heal()
 
-    def told(self) -> str:
+    def summary(self) -> str:
         idled = self.world.idled
         return (
-            f"{super().told()}, {sum(map(len, self.tails.values())) // WIDTH} records by tails, "
+            f"{super().summary()}, {sum(map(len, self.tails.values())) // WIDTH} records by tails, "
             f"{idled['Evict']} streams evicted, "
             f"{idled['Return']} returned"
         )

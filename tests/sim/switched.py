@@ -1,6 +1,6 @@
 """Streams and partitions that change their profile while Kafka's producers, idempotent producers of
-HTTP, consumers and a consumer group use them, and nodes die. One stream takes Kafka's batches beside
-appends of HTTP, as one that a topic adopted."""
+HTTP, consumers and a consumer group use them, and nodes die. One stream takes Kafka's batches
+beside appends of HTTP, as one that a topic adopted."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ class SwitchedEpisode(ConsumerEpisode):
     def acknowledged_count(self) -> int:
         return super().acknowledged_count() + sum(self.acknowledged.values())
 
-    def told(self) -> str:
-        return f"{super().told()}, {self.switched} changes of a profile"
+    def summary(self) -> str:
+        return f"{super().summary()}, {self.switched} changes of a profile"
 
     def clients(self) -> list[asyncio.Future[None]]:
         members = [GroupClient(self, number) for number in range(MEMBERS)]  # type: ignore[arg-type]

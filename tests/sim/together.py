@@ -1,6 +1,7 @@
-"""Appends to streams of several groups, all or nothing, in a simulated cluster: requests at any node, which
-are repeated until they are answered, while nodes die. All or none of a request's records are ever
-seen, each once: none of those that were refused, all of those that were acknowledged."""
+"""Appends to streams of several groups, all or nothing, in a simulated cluster: requests at any
+node, which are repeated until they are answered, while nodes die. All or none of a request's
+records are ever seen, each once: none of those that were refused, all of those that were
+acknowledged."""
 
 from __future__ import annotations
 
@@ -52,9 +53,9 @@ class TogetherEpisode(Episode):
     def acknowledged_count(self) -> int:
         return super().acknowledged_count() + sum(each.outcome is True for each in self.requests)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         counts = [sum(each.outcome is wanted for each in self.requests) for wanted in (True, False)]
-        return f"{super().told()}, {counts[0]} requests applied, {counts[1]} refused"
+        return f"{super().summary()}, {counts[0]} requests applied, {counts[1]} refused"
 
     def clients(self) -> list[asyncio.Future[None]]:
         work = [self._append(0), self._read(), self._together()]
@@ -103,8 +104,8 @@ class TogetherEpisode(Episode):
         return Append(name, 0, "text/plain", batch)
 
     async def _until_known(self, request: Request, parts: list[Part], random: Random) -> bool:
-        """Repeat a request until it is applied or refused; report whether it is applied. When all is
-        over it may stay unknown."""
+        """Repeat a request until it is applied or refused; report whether it is applied. When all
+        is over it may stay unknown."""
         while not self.over:
             reply = await self._ask(parts)
             match reply and Code(reply.code):

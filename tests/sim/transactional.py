@@ -1,6 +1,6 @@
-"""Transactional clients of replicated and diskless streams in a simulated cluster. The coordinator is
-a script: it forgets nothing, and sends its markers until they are acknowledged, sometimes again. What
-clients were told is checked by `chaos.transaction_history`."""
+"""Transactional clients of replicated and diskless streams in a simulated cluster. The coordinator
+is a script: it forgets nothing, and sends its markers until they are acknowledged, sometimes again.
+What clients were told is checked by `chaos.transaction_history`."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Coordinator:
         self.sending = 0  # groups whose markers are not acknowledged
 
     async def add(self, name: str) -> int:
-        """Return the number of the transaction, which begins with its first stream; 0: the episode is
-        over before."""
+        """Return the number of the transaction, which begins with its first stream; 0: the episode
+        is over before."""
         if not self.open:
             while self.sending:
                 self.episode.check()
@@ -227,10 +227,10 @@ class TransactionEpisode(Episode):
         ended = [each.end for each in self.recorder.history.transactions]
         return super().acknowledged_count() + sum(each is not None for each in ended)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         every = self.recorder.history.transactions
         committed = sum(each.end is not None and each.end.kind == COMMIT for each in every)
-        return f"{super().told()}, {len(every)} transactions, {committed} committed"
+        return f"{super().summary()}, {len(every)} transactions, {committed} committed"
 
     def clients(self) -> list[asyncio.Future[None]]:
         work: list[Any] = [self._append(0), self._switch_some(), self._begin()]

@@ -53,8 +53,8 @@ WORLD: dict[str, tuple[Any, str, Any]] = {
         "_advance",
         edited_function(
             ModernGroup._advance,
-            "self._owners.setdefault(place, member.id) == member.id",
-            "self._owners.update({place: member.id}) is None",
+            "self._owners.setdefault(partition, member.id) == member.id",
+            "self._owners.update({partition: member.id}) is None",
         ),
     ),
     "a member is told what is not yet in the log": (

@@ -7,14 +7,13 @@ what it answered.
     produce NAME RECORDS [body=B] [producer=ID/EPOCH/FIRST] [uid=UID]; ids COUNT
     append NAME [RECORD …] [type=T] [producer=ID/EPOCH/SEQ] [seq=S] [close] [incarnation=UID]
     read NAME [from=TOKEN|start|now|@BYTE] [max=N] [whole]
-    trim NAME at=TOKEN [NAME at=TOKEN]; trim NAME at=TOKEN inside; retain NAME [age=S] [bytes=N] [none]; bucket NAME [age=S]
-    [bytes=N] [none]
-    pin, confirm, unpin, refuse, deliver, flush, publish, merge, written, release, erase, delete,
-    expire, touch, show
-    table, open, planned, claim, commit, abandon
-    create … diskless; profile NAME diskless|replicated [uid=UID] [epoch=N]; seal NAME epoch=N
-    pack append …, pack produce … (as above): into the next pack
-    slices PACK WRITER/N [intent=MS]; again: the same command once more; writers; entries NAME; evict NAME …; bring NAME …
+    trim NAME at=TOKEN [NAME at=TOKEN]; trim NAME at=TOKEN inside; retain NAME [age=S] [bytes=N]
+    [none]; bucket NAME [age=S] [bytes=N] [none] pin, confirm, unpin, refuse, deliver, flush,
+    publish, merge, written, release, erase, delete, expire, touch, show table, open, planned,
+    claim, commit, abandon create … diskless; profile NAME diskless|replicated [uid=UID] [epoch=N];
+    seal NAME epoch=N pack append …, pack produce … (as above): into the next pack slices PACK
+    WRITER/N [intent=MS]; again: the same command once more; writers; entries NAME; evict NAME …;
+    bring NAME …
 
 Names go to the group that `@N` before the name says (default 1). `x*70000` is a long body. A `uid`
 is written group.counter.
@@ -224,13 +223,13 @@ class _Story:
 
     def do_snapshot(self, words: _Words) -> list[str]:
         """`snapshot NAME RECORD_BYTE DIGEST [part=RECORD_BYTE] [kept=N] [origin=O] [bound=O,…]`"""
-        name, place, digest = words.plain
+        name, position, digest = words.plain
         own = self.world.machines[words.group].directory.lookup(companion_of(name))
         part = (*position_of(words.named["part"]), 1) if "part" in words.named else None
         command = PublishSnapshot(
             name,
             self.stream(words.group, name).uid,
-            *position_of(place),
+            *position_of(position),
             own.uid if own is not None else 0,
             () if part is None else (part,),
             0 if part is None else 1,
@@ -724,7 +723,7 @@ class _Story:
         ]
         return [
             *lines,
-            f"hot bytes {machine.directory.hot_bytes}, needed places from {machine.directory.needed_places()}",
+            f"hot bytes {machine.directory.hot_bytes}, needed places from {machine.directory.needed_positions()}",
         ]
 
     def line_of(self, stream: Stream) -> str:

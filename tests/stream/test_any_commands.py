@@ -445,12 +445,12 @@ class Player:
     def acknowledge(self) -> None:
         home, stream = self.home, self.stream
         if home is not None and stream is not None:
-            place = (
+            position = (
                 self.random.randint(0, stream.next_record + 1),
                 self.random.randint(0, stream.next_byte),
             )
             kind = ResetLinks if self.chance(0.2) else AckLinks
-            self.apply(kind(home.id, home.uid, [(stream.name, stream.uid, *place)]))
+            self.apply(kind(home.id, home.uid, [(stream.name, stream.uid, *position)]))
 
     def forget(self) -> None:
         home = self.home

@@ -479,7 +479,7 @@ def test_what_makes_sense_ends_no_machine_and_no_snapshot(kind: str) -> None:
             machine = machine_with_something(kind)
             machine.apply(decode_command(encode_command(command)), 9)
             machine.apply(Append("docs/a", 8, JSON, BATCH), 10)
-            machine_from(snapshot_of(machine), lambda place, uid: BATCH.payload)
+            machine_from(snapshot_of(machine), lambda position, uid: BATCH.payload)
 
 
 def _about(value: Any, uid: int) -> Any:

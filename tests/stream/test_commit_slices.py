@@ -208,7 +208,7 @@ def test_a_new_history_knows_no_writers_and_goes_on() -> None:
     group = Group()
     group.commit("p1", body(900), body(901))
     image = decode_image(snapshot_of(group.machine))
-    # recovery places no slice whose position only the log knew
+    # recovery positions no slice whose position only the log knew
     stray = UnnamedSlice(group.uid, ColdSlice(-1, -1, 1, 1, "p2", 0, 9, 7), 1, 0, 950)
     other = UnnamedSlice(
         (1 << 48) | 9, ColdSlice(-1, -1, 1, 1, "p2", 0, 9, 7), 1, 0, 950, "b", TEXT

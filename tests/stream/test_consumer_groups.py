@@ -123,7 +123,7 @@ def test_a_deleted_topic_is_told_to_all_groups() -> None:
         (group, ForgetTopic(T)) for group in (1, 2, 3, 4)
     ]
     assert (
-        machine_from(snapshot_of(meta), lambda place, uid: b"").outbox.messages
+        machine_from(snapshot_of(meta), lambda position, uid: b"").outbox.messages
         == meta.outbox.messages
     )
 

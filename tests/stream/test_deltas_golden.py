@@ -38,7 +38,7 @@ def test_bytes_are_golden(golden: str, log_ms: int) -> None:
     )
     restored = machine_from(
         deltas.merge([base, deltas.SnapshotPart(bytes.fromhex(golden), delta=True, root=False)]),
-        lambda place, uid: b"",
+        lambda position, uid: b"",
     )
     assert restored.counters.log_ms == log_ms
     restored.counters.log_ms = machine.counters.log_ms

@@ -1,5 +1,5 @@
-"""Every order of the turns of two writers, a change of the profile in both directions, and a restart
-from a snapshot: each append is in the stream once, at the place that its reply names."""
+"""Every order of the turns of two writers, a change of the profile in both directions, and a
+restart from a snapshot: each append is in the stream once, at the position that its reply names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Writer:
         self.name = name
         self.produces = produces
         self.left = [f"{name}{number};".encode() for number in range(count)]
-        self.places: dict[bytes, int] = {}
+        self.positions: dict[bytes, int] = {}
         self.packs = False  # what it believes
         self.number = 0
         self.lost: CommitSlices | Append | None = None
@@ -67,11 +67,11 @@ class Writer:
         if reply.code in RETRY:
             return
         assert reply.code in (Code.OK, Code.DUPLICATE), reply
-        self.places[self.left.pop(0)] = reply.first_record
+        self.positions[self.left.pop(0)] = reply.first_record
 
     def command(self) -> CommitSlices | Append:
         now_ms, body = self.cluster.tick(), self.left[0]
-        producer = Producer(self.name, 0, len(self.places)) if self.produces else None
+        producer = Producer(self.name, 0, len(self.positions)) if self.produces else None
         append = Append(NAME, now_ms, "text/plain", raw_batch(body), producer)
         if not self.packs:
             return append
@@ -88,7 +88,7 @@ class Cluster:
     def __init__(self) -> None:
         self.world = World(1)
         self.now_ms = 1000
-        self.place = 0
+        self.position = 0
         self.uid = self.apply(Create(NAME, 1000, "text/plain", Encoding.BYTES)).uid
 
     @property
@@ -100,12 +100,12 @@ class Cluster:
         return self.now_ms
 
     def apply(self, command: object) -> Reply:
-        self.place += 1
+        self.position += 1
         batch = getattr(command, "batch", None)
         if isinstance(batch, Batch):
-            self.world.payloads[self.place] = batch.payload
+            self.world.payloads[self.position] = batch.payload
         stamped = structs.replace(command, now_ms=self.tick())  # type: ignore[type-var]
-        return self.machine.apply(stamped, self.place)  # type: ignore[arg-type]
+        return self.machine.apply(stamped, self.position)  # type: ignore[arg-type]
 
     def change(self, step: str) -> None:
         stream = self.machine.directory.streams[NAME]
@@ -119,7 +119,7 @@ class Cluster:
             self.world.machines[1] = self.world.restored(self.machine)
         elif stream.hot:
             assert step == "flush"
-            cold = self.world.slice_of(stream, len(stream.hot), f"flush{self.place}")
+            cold = self.world.slice_of(stream, len(stream.hot), f"flush{self.position}")
             self.apply(PackWritten(cold.pack, [1], 0))
             self.apply(PublishSlices(cold.pack, 1, 1, [(self.uid, cold)]))
 
@@ -163,11 +163,13 @@ def check(cluster: Cluster, writers: list[Writer]) -> None:
     found = cluster.world.read(stream, Want(-1, 0, 1 << 20))
     assert isinstance(found, tuple)
     bodies = [body + b";" for body in found[0].split(b";")[:-1]]
-    places = {body: place for writer in writers for body, place in writer.places.items()}
+    positions = {
+        body: position for writer in writers for body, position in writer.positions.items()
+    }
     assert not any(writer.left for writer in writers)
-    assert [places[body] for body in bodies] == list(range(4)), bodies
+    assert [positions[body] for body in bodies] == list(range(4)), bodies
     for writer in writers:
-        assert list(writer.places.values()) == sorted(writer.places.values())
+        assert list(writer.positions.values()) == sorted(writer.positions.values())
 
 
 CHANGES = {

@@ -15,7 +15,7 @@ def restored(*machines: Machine, term: int = 0) -> list[Machine]:
     images = [decode_image(snapshot_of(machine)) for machine in machines]
     for image in images:
         reborn(image, survey, now_ms=1)
-    return [machine_from(write_image(image), lambda place, uid: b"") for image in images]
+    return [machine_from(write_image(image), lambda position, uid: b"") for image in images]
 
 
 def test_a_restore_raises_the_epochs_of_all_groups_beyond_what_a_client_can_have_seen() -> None:

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from polynya.stream.features.consumer_groups.assignors import (
     ASSIGNORS,
-    Places,
+    TopicPartitions,
     Topics,
     ranges,
     uniform,
 )
 
 COUNTS = {b"t": 5, b"u": 3, b"v": 1}
-NONE: Mapping[str, Places] = {}
+NONE: Mapping[str, TopicPartitions] = {}
 SUBSCRIPTIONS = st.sets(st.sampled_from(sorted(COUNTS))).map(frozenset)
 WANTED = st.dictionaries(st.sampled_from("abcdef"), SUBSCRIPTIONS, min_size=1)
 
 
-def sizes(found: Mapping[str, Places]) -> list[int]:
+def sizes(found: Mapping[str, TopicPartitions]) -> list[int]:
     return sorted(map(len, found.values()))
 
 
@@ -34,9 +34,9 @@ def test_each_partition_has_one_reader_that_wants_it(
     assign = ASSIGNORS[name]
     found = assign(wanted, COUNTS, assign(before, COUNTS, NONE))
     assert found.keys() == wanted.keys()
-    places = [place for each in found.values() for place in each]
+    partitions = [partition for each in found.values() for partition in each]
     topics = {topic for each in wanted.values() for topic in each}
-    assert sorted(places) == sorted((t, n) for t in topics for n in range(COUNTS[t]))
+    assert sorted(partitions) == sorted((t, n) for t in topics for n in range(COUNTS[t]))
     for id_, some in found.items():
         assert {topic for topic, _ in some} <= wanted[id_]
     assert assign(wanted, COUNTS, found) == found, "a fixed point"
@@ -45,11 +45,11 @@ def test_each_partition_has_one_reader_that_wants_it(
 @given(WANTED)
 def test_uniform_leaves_no_pair_that_a_move_would_even_out(wanted: dict[str, Topics]) -> None:
     found = uniform(wanted, COUNTS, NONE)
-    for id_, places in found.items():
-        for topic, _ in places:
+    for id_, partitions in found.items():
+        for topic, _ in partitions:
             for other, topics in wanted.items():
                 if topic in topics:
-                    assert len(places) - len(found[other]) < 2, (id_, other)
+                    assert len(partitions) - len(found[other]) < 2, (id_, other)
 
 
 def test_uniform_moves_few() -> None:

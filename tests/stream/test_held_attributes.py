@@ -87,7 +87,7 @@ def test_a_snapshot_keeps_them_their_revisions_and_their_sum() -> None:
     machine = Machine(1, 4)
     machine.apply(Create("a", 1, JSON, 1, batch=json_batch(b"1")), 1)
     first = machine.apply(SetAttributes("a", of(50), 2), 2)
-    twin = machine_from(snapshot_of(machine), lambda place, uid: b"1,")
+    twin = machine_from(snapshot_of(machine), lambda position, uid: b"1,")
     stream = twin.directory.streams["a"]
     assert attributes_of(stream) == attributes_of(machine.directory.streams["a"])
     assert twin.directory.attribute_bytes == 50

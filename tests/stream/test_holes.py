@@ -76,7 +76,7 @@ class Holey:
     def flush(self) -> None:
         """Flush as the flusher does: gapless runs, one after the other."""
         for run in cut_runs(self.stream.hot, 1 << 20) if self.stream.hot else ():
-            cold = self.world.slice_of(self.stream, len(run), f"p{self.world.place}")
+            cold = self.world.slice_of(self.stream, len(run), f"p{self.world.position}")
             reply = self.world.apply(
                 self.group, PublishSlices(cold.pack, 1, 1, [(self.stream.uid, cold)])
             )
@@ -87,7 +87,7 @@ class Holey:
         hot = self.stream.hot
         if hot:
             count = record_gaps.run_end(hot, 0, len(hot))
-            cold = self.world.slice_of(self.stream, count, f"p{self.world.place}")
+            cold = self.world.slice_of(self.stream, count, f"p{self.world.position}")
             command = PublishSlices(cold.pack, 1, 1, [(self.stream.uid, cold)])
             assert self.world.apply(self.group, command).detail == [0]
             wrong = structs.replace(cold, pack="q", missing_records=cold.missing_records + 1)
@@ -106,7 +106,7 @@ class Holey:
             len(entries),
         )
         if end > 1:
-            merged = self.world.merged(entries[:end], f"m{self.world.place}")
+            merged = self.world.merged(entries[:end], f"m{self.world.position}")
             command = ReplaceSlices(merged.pack, 1, 1, [(self.stream.uid, merged)])
             assert self.world.apply(self.group, command).detail == [0]
             assert self.world.apply(self.group, command).detail == [0]

@@ -97,7 +97,7 @@ def test_an_unknown_producer_begins_anywhere_only_when_it_may_be_forgotten(
     assert produce(machine, 0, id=8).code == Code.PRODUCER_LIMIT
     assert produce(machine, 0, id=8, now_ms=PRODUCER_EVICT_IDLE_MS + 1).code == Code.OK
     later = PRODUCER_EVICT_IDLE_MS + 2
-    restored = machine_from(snapshot_of(machine), lambda place, uid: b"k" * 10)
+    restored = machine_from(snapshot_of(machine), lambda position, uid: b"k" * 10)
     for each in (machine, restored):
         assert produce(each, 1, id=6, now_ms=later).code == Code.OK, "it is known"
         assert produce(each, 1, id=9, now_ms=2 * later).code == Code.PRODUCER_GAP, "it is new"
@@ -135,7 +135,7 @@ def test_a_producer_that_is_older_than_the_stream_begins_anywhere() -> None:
     create = Create(NAME, 0, "", Encoding.KAFKA, producer_id_max=7)
     assert not fault_of(create)
     assert machine.apply(create).code == Code.CREATED
-    restored = machine_from(snapshot_of(machine), lambda place, uid: b"k" * 10)
+    restored = machine_from(snapshot_of(machine), lambda position, uid: b"k" * 10)
     for each in (machine, restored):
         assert produce(each, 50, id=8).code == Code.PRODUCER_GAP, "it is new"
         assert produce(each, 50, id=7).code == Code.OK
@@ -328,7 +328,7 @@ class Producers(RuleBasedStateMachine):
             for batch in reversed(stream.hot or ())
         ]
         before = snapshot_of(self.machine)
-        self.machine = machine_from(before, lambda place, uid: payloads.pop(0))
+        self.machine = machine_from(before, lambda position, uid: payloads.pop(0))
         assert snapshot_of(self.machine) == before
 
     @invariant()

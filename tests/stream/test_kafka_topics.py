@@ -1,4 +1,5 @@
-"""Topics in the meta group: the order of their steps, their ids, and their state after a restart."""
+"""Topics in the meta group: the order of their steps, their ids, and their state after a
+restart."""
 
 from __future__ import annotations
 
@@ -61,6 +62,6 @@ def test_a_dropped_topic_does_not_become_ready() -> None:
 def test_topics_survive_a_restart() -> None:
     machine = Machine(0, 4)
     codes(machine, put(FIRST), TopicReady("t", FIRST))
-    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
+    again = machine_from(snapshot_of(machine), lambda position, uid: b"")
     assert again.meta.topics == machine.meta.topics
     assert snapshot_of(again) == snapshot_of(machine)

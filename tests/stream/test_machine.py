@@ -84,7 +84,7 @@ def test_uids_are_never_used_again() -> None:
         for now_ms in range(10)
     }
     assert uids == {5 << 48 | counter for counter in range(1, 11)}
-    restored = machine_from(snapshot_of(machine), lambda place, uid: b"")
+    restored = machine_from(snapshot_of(machine), lambda position, uid: b"")
     assert restored.apply(Create("docs/b", 99, "text/plain", 0)).uid == 5 << 48 | 11
 
 
@@ -95,14 +95,14 @@ def test_a_snapshot_holds_no_payload() -> None:
     assert len(data) < 200
     asked: list[tuple[int, int]] = []
 
-    def read_payload(place: int, uid: int) -> bytes:
-        asked.append((place, uid))
+    def read_payload(position: int, uid: int) -> bytes:
+        asked.append((position, uid))
         return b"payload" * 1000
 
     restored = machine_from(data, read_payload)
     assert asked == [(77, 1 << 48 | 1)]
     assert snapshot_of(restored) == data
-    assert (restored.directory.hot_bytes, restored.directory.needed_places()) == (7000, 77)
+    assert (restored.directory.hot_bytes, restored.directory.needed_positions()) == (7000, 77)
     assert machine.directory.lookup("docs/a") == restored.directory.lookup("docs/a")
 
 
@@ -111,21 +111,21 @@ def test_a_damaged_snapshot_or_journal_is_a_fault() -> None:
     machine.apply(Create("docs/a", 1, "text/plain", 0, batch=raw_batch(b"payload")), 77)
     data = snapshot_of(machine)
     with pytest.raises(CorruptData, match="cannot be decoded"):
-        machine_from(data[:-1], lambda place, uid: b"payload")
-    with pytest.raises(CorruptData, match="place 77"):
-        machine_from(data, lambda place, uid: b"shorter"[:-1])
+        machine_from(data[:-1], lambda position, uid: b"payload")
+    with pytest.raises(CorruptData, match="position 77"):
+        machine_from(data, lambda position, uid: b"shorter"[:-1])
     image = msgspec.msgpack.decode(data)
     image[0] = 99
     with pytest.raises(ConfigError, match="version 99"):  # a newer release wrote it
-        machine_from(msgspec.msgpack.encode(image), lambda place, uid: b"payload")
+        machine_from(msgspec.msgpack.encode(image), lambda position, uid: b"payload")
 
 
 def test_stale_places_do_not_hide_older_ones() -> None:
-    """A batch may be copied forward in the journal; the lowest place is that of any batch, not of
-    the first."""
+    """A batch may be copied forward in the journal; the lowest position is that of any batch, not
+    of the first."""
     machine = Machine(1)
     machine.apply(Create("docs/a", 1, "text/plain", 0, batch=raw_batch(b"x")), 10)
     machine.apply(Append("docs/a", 1, "text/plain", raw_batch(b"y")), 20)
     ((_, hot),) = machine.directory.flush_candidates()
-    hot[0].place = 30
-    assert machine.directory.needed_places() == 20
+    hot[0].position = 30
+    assert machine.directory.needed_positions() == 20

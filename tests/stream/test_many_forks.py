@@ -65,11 +65,11 @@ class Twins:
     def __init__(self) -> None:
         self.machine, self.other = Machine(1, 4), Machine(1, 4)
 
-    def apply(self, command: Command, place: int = 0) -> Reply:
+    def apply(self, command: Command, position: int = 0) -> Reply:
         forks._covers = covers
-        reply = self.machine.apply(command, place)
+        reply = self.machine.apply(command, position)
         forks._covers = lambda other, pin: False
-        assert self.other.apply(command, place) == reply
+        assert self.other.apply(command, position) == reply
         assert snapshot_of(self.other) == snapshot_of(self.machine)
         return reply
 

@@ -55,7 +55,7 @@ def stream_of(world: World) -> Stream:
     return stream
 
 
-def places(world: World) -> list[tuple[int, int]]:
+def positions(world: World) -> list[tuple[int, int]]:
     return [(each.record, each.records) for each in stream_of(world).hot or []]
 
 
@@ -63,7 +63,7 @@ def test_batches_keep_their_offsets_and_leave_gaps(world: World) -> None:
     assert mirrored(world, 0, 3).record == 3
     assert mirrored(world, 7, 2, begin=3).record == 9
     assert mirrored(world, 9).first_record == 9
-    assert places(world) == [(0, 3), (7, 2), (9, 1)]
+    assert positions(world) == [(0, 3), (7, 2), (9, 1)]
 
 
 def test_a_repeat_changes_nothing(world: World) -> None:
@@ -71,7 +71,7 @@ def test_a_repeat_changes_nothing(world: World) -> None:
     for record, records in ((0, 3), (1, 2), (2, 1)):
         again = mirrored(world, record, records)
         assert (again.code, again.record) == (Code.DUPLICATE, 3)
-    assert places(world) == [(0, 3)]
+    assert positions(world) == [(0, 3)]
 
 
 def test_what_was_not_sent_cannot_be_skipped(world: World) -> None:
@@ -81,7 +81,7 @@ def test_what_was_not_sent_cannot_be_skipped(world: World) -> None:
     assert (missing.code, missing.record) == (Code.OFFSET_BEYOND_TAIL, 3)
     assert skipped(world, 4, 9).code == Code.OFFSET_BEYOND_TAIL
     assert mirrored(world, 2, 3).code == Code.PRECONDITION, "the tail is inside it"
-    assert places(world) == [(0, 3)]
+    assert positions(world) == [(0, 3)]
 
 
 def test_a_gap_moves_the_tail(world: World) -> None:
@@ -89,7 +89,7 @@ def test_a_gap_moves_the_tail(world: World) -> None:
     assert skipped(world, 3, 5).record == 5
     assert skipped(world, 0, 4).code == Code.DUPLICATE
     assert mirrored(world, 5).record == 6
-    assert places(world) == [(0, 3), (5, 1)]
+    assert positions(world) == [(0, 3), (5, 1)]
     assert stream_of(world).first_record == 0
 
 

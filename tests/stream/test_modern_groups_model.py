@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from sim.code_edits import edited_function
 from worlds.modern_group import REBALANCE_MS, Client, Coordinated, topic_id
 
-from polynya.stream.features.consumer_groups.assignors import Place
+from polynya.stream.features.consumer_groups.assignors import TopicPartition
 from polynya.stream.features.consumer_groups.calls import HeartbeatAnswer
 from polynya.stream.features.consumer_groups.modern import SESSION_MS, ModernGroup
 
@@ -145,11 +145,11 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def no_partition_has_two_owners(self) -> None:
-        owners: dict[Place, str] = {}
+        owners: dict[TopicPartition, str] = {}
         for client in self.clients.values():
-            for place in client.owned:
-                other = owners.setdefault(place, client.id)
-                assert other == client.id, f"{place}: {other} and {client.id}"
+            for partition in client.owned:
+                other = owners.setdefault(partition, client.id)
+                assert other == client.id, f"{partition}: {other} and {client.id}"
 
     def teardown(self) -> None:
         """All is well in the end: each partition has one owner, and the log is still."""
@@ -167,13 +167,13 @@ class Groups(RuleBasedStateMachine):
             self.give_up()
         wanted = {topic for each in self.clients.values() for topic in each.topics}
         view = self.group.view
-        places = {
+        partitions = {
             (topic_id(name), number)
             for name in wanted
             for number in range(view.by_name[name].partitions)
         }
-        owned = [place for each in self.clients.values() for place in each.owned]
-        assert sorted(owned) == sorted(places)
+        owned = [partition for each in self.clients.values() for partition in each.owned]
+        assert sorted(owned) == sorted(partitions)
         puts = len(self.group.log)
         for name in tuple(self.clients):
             self.beat(name)
@@ -203,8 +203,8 @@ MUTANTS: dict[str, tuple[str, Callable[..., Any]]] = {
         "_advance",
         edited_function(
             ModernGroup._advance,
-            "self._owners.setdefault(place, member.id) == member.id",
-            "self._owners.update({place: member.id}) is None",
+            "self._owners.setdefault(partition, member.id) == member.id",
+            "self._owners.update({partition: member.id}) is None",
         ),
     ),
     "a member confirms what it was not told": (

@@ -212,7 +212,7 @@ def test_a_restore_keeps_them_for_the_markers_of_their_coordinator() -> None:
     survey = Survey()
     survey.add(image)
     reborn(image, survey, now_ms=50)
-    again = machine_from(write_image(image), lambda place, uid: b"")
+    again = machine_from(write_image(image), lambda position, uid: b"")
     assert again.consumer_groups.undecided.keys() == {"g"}
     end(again, 3)
     assert offsets(again) == {(T, 0): 5}

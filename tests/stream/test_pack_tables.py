@@ -156,13 +156,13 @@ def test_a_walk_in_portions_sees_every_pack_and_the_objects_each_time() -> None:
     packs = OwnedPacks()
     for number in range(50):
         packs[f"c/packs/20260101-00/1-{number + 1:016x}{0:016x}"] = Pack([1], number)
-    seen, place, turns = list[str](), 0, 0
+    seen, position, turns = list[str](), 0, 0
     while True:
-        some, place = packs.some(place, 8)
+        some, position = packs.some(position, 8)
         assert dict(some).keys() >= packs._recent.keys()
         seen += (key for key, _ in some if key not in packs._recent)
         turns += 1
-        if not place:
+        if not position:
             break
     assert sorted(seen) == sorted(packs.keys() - packs._recent.keys())
     assert turns == -(-len(seen) // 8) > 5

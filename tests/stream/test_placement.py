@@ -187,10 +187,10 @@ def test_a_snapshot_keeps_the_map_and_one_without_it_opens() -> None:
     meta = Meta(3)
     meta.apply(NodeAdd(node(4)))
     meta.apply(SetBalancing(True, 5))
-    again = machine_from(snapshot_of(meta.machine), lambda place, uid: b"")
+    again = machine_from(snapshot_of(meta.machine), lambda position, uid: b"")
     assert again.meta.map == meta.map and snapshot_of(again) == snapshot_of(meta.machine)
     older = msgspec.msgpack.decode(snapshot_of(meta.machine))[:18]
-    assert machine_from(msgspec.msgpack.encode(older), lambda place, uid: b"").meta.map is None
+    assert machine_from(msgspec.msgpack.encode(older), lambda position, uid: b"").meta.map is None
 
 
 def test_a_read_replica_follows_every_group_and_is_counted_for_none() -> None:
@@ -213,7 +213,7 @@ def test_a_read_replica_follows_every_group_and_is_counted_for_none() -> None:
     assert all(
         cluster.placed_on(group) == (1, 2, 3) and cluster.wanted(group) == 3 for group in range(7)
     )
-    assert machine_from(snapshot_of(meta.machine), lambda place, uid: b"").meta.map == cluster
+    assert machine_from(snapshot_of(meta.machine), lambda position, uid: b"").meta.map == cluster
     assert (
         meta.refusal(PlaceGroup(1, (1, 2, 4), 1))
         == "node 4 is a read replica, and votes in no group"

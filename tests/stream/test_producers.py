@@ -228,7 +228,7 @@ def test_a_snapshot_keeps_the_checksums_and_a_cut_drops_those_of_its_receipts() 
     machine = checking()
     for sequence in range(6):
         send(machine, sequence, b"%d" % sequence)
-    restored = machine_from(snapshot_of(machine), lambda _place, _uid: b"x")
+    restored = machine_from(snapshot_of(machine), lambda _position, _uid: b"x")
     assert states_of(restored) == states_of(machine)
     assert send(restored, 5, b"other").code == Code.PRODUCER_CONFLICT
     cut = producers.cut_receipts(states_of(machine), 4)

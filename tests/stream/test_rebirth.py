@@ -63,7 +63,7 @@ class Copied:
             world.payloads, world.slices = self.world.payloads, self.world.slices
             world.adopt(
                 group,
-                machine_from(write_image(image), lambda place, uid: world.payloads[place]),
+                machine_from(write_image(image), lambda position, uid: world.payloads[position]),
             )
             check_invariants(world.machines[group])
         return world, notes

@@ -27,15 +27,15 @@ def batch_of(lengths: list[int], encoding: Encoding = Encoding.JSON) -> HotBatch
 def test_the_record_that_holds_a_byte(lengths, data):
     block = data.draw(st.integers(1, 7))
     view, ends = lengths_of(pack(f"<{len(lengths)}I", *lengths)), [*accumulate(lengths)]
-    place = data.draw(st.integers(0, ends[-1]))
-    number = sum(end <= place for end in ends)
+    position = data.draw(st.integers(0, ends[-1]))
+    number = sum(end <= position for end in ends)
     begin = ends[number - 1] if number else 0
     known = data.draw(st.integers(0, number))
     usual, record_lengths._BLOCK = record_lengths._BLOCK, block
     try:
-        assert holding(view, place) == (number, begin)
-        assert holding(view, place, known, ends[known - 1] if known else 0) == (number, begin)
-        assert whole_in(view, place) == number
+        assert holding(view, position) == (number, begin)
+        assert holding(view, position, known, ends[known - 1] if known else 0) == (number, begin)
+        assert whole_in(view, position) == number
     finally:
         record_lengths._BLOCK = usual
 

@@ -43,7 +43,7 @@ BOUNDS: dict[str, Any] = {"uid": WIDE, "now_ms": TIME}
 
 def test_a_whole_command_is_registered() -> None:
     kind = command(since=2, bounds=BOUNDS)(planted())
-    applies(kind)(lambda machine, command, place: Reply(Code.OK))
+    applies(kind)(lambda machine, command, position: Reply(Code.OK))
     registry.check([kind])
     assert level_of(kind) == 2 and commands.COMMANDS[FREE] is kind
     assert fault_of(kind("a", -1, 0)).startswith("Planted.uid is -1; expected 0 to")
@@ -97,7 +97,7 @@ def module_of(path: Path) -> str:
 
 def test_a_command_has_one_rule() -> None:
     with pytest.raises(TypeError, match="Create has two rules"):
-        applies(Create)(lambda machine, command, place: Reply(Code.OK))
+        applies(Create)(lambda machine, command, position: Reply(Code.OK))
 
 
 def test_a_command_has_one_hook_of_a_core() -> None:

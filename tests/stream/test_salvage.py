@@ -114,7 +114,7 @@ class Lost:
         survey = Survey()
         survey.add(image)
         notes += reborn(image, survey, now_ms=99)
-        return machine_from(write_image(image), lambda place, uid: b""), [
+        return machine_from(write_image(image), lambda position, uid: b""), [
             note.name for note in notes
         ]
 
@@ -537,6 +537,6 @@ def test_a_group_that_gets_a_compressed_slice_gets_its_level(level: int) -> None
     image.level = level
     salvage(image, lost.pieces)
     assert image.level == 4
-    machine = machine_from(write_image(image), lambda place, uid: b"")
+    machine = machine_from(write_image(image), lambda position, uid: b"")
     (cold,) = machine.packs.index_of(machine.directory.streams[NAMES[0]])
     assert cold.is_compressed

@@ -93,7 +93,7 @@ def test_segments_are_part_of_snapshots() -> None:
     machine = leased()
     appended(machine, 2)
     rolled(machine, 1)
-    again = machine_from(snapshot_of(machine), lambda place, uid: b"x")
+    again = machine_from(snapshot_of(machine), lambda position, uid: b"x")
     assert snapshot_of(again) == snapshot_of(machine)
     assert chain(again) == chain(machine)
     assert [each.writer for _, each in open_segments(again)] == [2]

@@ -48,7 +48,7 @@ def test_a_snapshot_of_the_first_release_is_read() -> None:
     for pack in ("p1", "p2"):
         world.apply(1, PublishSlices(pack, 1, 1, [(stream.uid, world.slice_of(stream, 2, pack))]))
     old = machine_from(
-        as_the_first_release(snapshot_of(machine)), lambda place, uid: world.payloads[place]
+        as_the_first_release(snapshot_of(machine)), lambda position, uid: world.payloads[position]
     )
     restored = old.directory.streams["docs/a"]
     assert list(old.packs.index_of(restored)) == [

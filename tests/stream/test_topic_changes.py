@@ -101,7 +101,7 @@ def test_numbers_are_those_of_other_replicas_after_a_restart() -> None:
     machine.apply(TopicPut("b", ID, 1, [], 7))
     machine.apply(TopicDrop("a", ID))
     machine.apply(TopicGone("a", ID))
-    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
+    again = machine_from(snapshot_of(machine), lambda position, uid: b"")
     assert snapshot_of(again) == snapshot_of(machine)
     assert news(again, at) == (True, ["b"], []), "what was gone by then is not known any more"
     at = machine.meta.topic_changes.revision

@@ -49,7 +49,7 @@ def acknowledge(machine: Machine) -> None:
 
 def checked(machine: Machine) -> Machine:
     """Check that a snapshot has everything, and that what is derived is that of the ids."""
-    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
+    again = machine_from(snapshot_of(machine), lambda position, uid: b"")
     assert snapshot_of(again) == snapshot_of(machine)
     for part in ("by_producer", "by_message", "owned", "bytes"):
         assert getattr(again.transactions, part) == getattr(machine.transactions, part), part
@@ -219,7 +219,7 @@ def test_a_restore_gives_new_producers_and_aborts_what_is_open() -> None:
     codes(machine, init("decided"), add("decided", FIRST + 2), end("decided", FIRST + 2))
     image = decode_image(snapshot_of(machine))
     reborn(image, Survey(), now_ms=90)
-    again = machine_from(write_image(image), lambda place, uid: b"")
+    again = machine_from(write_image(image), lambda position, uid: b"")
     states = {each.id: each.state.name for each in again.transactions}
     assert states == {"idle": "EMPTY", "open": "PREPARE_ABORT", "decided": "PREPARE_COMMIT"}
     for each in again.transactions:

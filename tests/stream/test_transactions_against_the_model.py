@@ -125,7 +125,7 @@ class Pair:
             )
             for group, each in self.model.outbox.values()
         ]
-        again = machine_from(snapshot_of(self.machine), lambda place, uid: b"")
+        again = machine_from(snapshot_of(self.machine), lambda position, uid: b"")
         assert snapshot_of(again) == snapshot_of(self.machine)
         for part in ("by_producer", "by_message", "owned", "bytes", "idle", "active"):
             assert getattr(again.transactions, part) == getattr(self.machine.transactions, part)

@@ -60,7 +60,7 @@ class Planted:
         self.world.apply(GROUP, Touch([(self.stream.uid, producer)], 3))
 
     def flush(self, batches: int) -> None:
-        cold = self.world.slice_of(self.stream, batches, f"p{self.world.place}")
+        cold = self.world.slice_of(self.stream, batches, f"p{self.world.position}")
         publish = PublishSlices(cold.pack, 1, 1, [(self.stream.uid, cold)])
         assert self.world.apply(GROUP, publish).detail == [0]
 

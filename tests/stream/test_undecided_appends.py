@@ -38,7 +38,7 @@ class Participant:
         if isinstance(command, TxnAppend):
             batch = command.commands[0].batch
             assert batch is not None
-            self.world.payloads[self.world.place + 1] = batch.payload
+            self.world.payloads[self.world.position + 1] = batch.payload
         return self.world.apply(GROUP, command)
 
     @property

@@ -2,9 +2,8 @@
 or `make hunt SECONDS=600`.
 
 Kinds of work take turns: worlds of the simulation, planted defects, fuzzers, chaos on real nodes,
-and Hypothesis with examples of its own. A seed that fails becomes a line of `tests/found_seeds.txt`.
-The exit code is 1 if one did.
-"""
+and Hypothesis with examples of its own. A seed that fails becomes a line of
+`tests/found_seeds.txt`. The exit code is 1 if one did."""
 
 from __future__ import annotations
 
@@ -122,7 +121,7 @@ class Hunt:
         print("\n".join(output.splitlines()[-TAIL_LINES:]))
         print(f"FAILED: {found.kind} seed {found.seed}; kept in {self._found}", flush=True)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         runs = ", ".join(f"{kind} {count}" for kind, count in self.runs.most_common())
         return f"{sum(self.runs.values())} runs, {len(self.failed)} failed: {runs}"
 
@@ -157,7 +156,7 @@ def main() -> int:
         hunt.run(options.seconds, options.lanes)
     except KeyboardInterrupt:
         pass
-    print(hunt.told())
+    print(hunt.summary())
     return 1 if hunt.failed else 0
 
 

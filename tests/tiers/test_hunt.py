@@ -42,7 +42,7 @@ def test_a_seed_that_is_planted_to_fail_is_found_and_kept(tmp_path: Path) -> Non
     (found,) = read_seeds((tmp_path / "found").read_text())
     assert (found.kind, found.state) == ("swarm", "open")
     assert hunt.failed == [found]
-    assert "1 failed" in hunt.told()
+    assert "1 failed" in hunt.summary()
 
 
 @pytest.mark.process

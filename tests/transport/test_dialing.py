@@ -105,24 +105,24 @@ def test_a_connection_lost_before_anybody_waits_for_its_answer_is_no_error_of_th
     asyncio.run(story())
 
 
-def knock(place: tuple[str, int], stop: threading.Event) -> None:
+def knock(core_id: tuple[str, int], stop: threading.Event) -> None:
     """Connects, says for which core, and breaks the connection in the middle of what should be a
     handshake."""
     for turn in range(TRIES):
         if stop.is_set():
             return
-        with socket.create_connection(place) as raw:
+        with socket.create_connection(core_id) as raw:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             raw.sendall(PREAMBLE.pack(MAGIC, 0, LANE_ASK) + (b"no handshake" if turn % 2 else b""))
 
 
-async def visited(port: NodePort, place: tuple[str, int]) -> list[int]:
+async def visited(port: NodePort, core_id: tuple[str, int]) -> list[int]:
     """Descriptors that were opened by others while strangers knocked, one in each pass of the
     loop."""
     opened: list[int] = []
     port.open()
     stop = threading.Event()
-    inbound = [asyncio.create_task(asyncio.to_thread(knock, place, stop)) for _ in range(2)]
+    inbound = [asyncio.create_task(asyncio.to_thread(knock, core_id, stop)) for _ in range(2)]
     while not all(each.done() for each in inbound):
         await one_more(opened)
     stop.set()

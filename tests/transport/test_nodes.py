@@ -124,10 +124,10 @@ def test_nodes_with_other_numbers_of_cores_send_each_group_to_the_core_that_has_
         assert all(made.raft.cores_of(2) == 1 for made in one.transports)
         await exchange()
         assert not [
-            place
+            core_id
             for made in one.transports
-            for place in made._peers.by_place
-            if place >> 8 == 2 and place & 0xFF
+            for core_id in made._peers.by_core
+            if core_id >> 8 == 2 and core_id & 0xFF
         ]
         await one.stop()
         await two.stop()
@@ -257,7 +257,7 @@ def test_a_node_that_comes_is_tried_at_once_by_those_who_would_wait(tmp_path, mo
             monkeypatch.setattr(backoff, "SECONDS_MAX", 60.0)
             for waiting in (
                 one.raft._nodes[2].lanes[0],
-                one.transports[0]._peers.by_place[address(2, 0)],
+                one.transports[0]._peers.by_core[address(2, 0)],
             ):
                 waiting._backoff._pause = 60.0
             await two.stop()

@@ -141,7 +141,7 @@ def test_cores_have_met_when_each_has_reached_the_other(tmp_path):
         early, late = (Transport(core, 2, str(tmp_path), start_id="s") for core in (0, 1))
         await early.start()
         meeting = asyncio.create_task(early.wait_met())
-        missing = early._peers.by_place[1]
+        missing = early._peers.by_core[1]
         await wait_for(lambda: missing._backoff._pause > 0.1, what="it tries only now and then")
         assert not meeting.done() and early.missing_cores() == [1]
         await late.start()
@@ -255,7 +255,7 @@ def test_what_was_not_handed_to_the_socket_was_certainly_not_applied(tmp_path):
             answers: list[Answer] = []
             asking.call_nowait(1, ECHO, b"queued", answers.append)
             # in the same pass of the loop: the frame has not left
-            asking._peers.by_place[1]._link.close()
+            asking._peers.by_core[1]._link.close()
             await wait_for(lambda: answers)
             assert isinstance(answers[0], Unavailable)
 
@@ -268,7 +268,7 @@ def test_calls_wait_for_a_peer_that_restarts(tmp_path, monkeypatch):
     async def story():
         async with pair(tmp_path) as (asking, answering):
             await answering.close()
-            await wait_for(lambda: not asking._peers.by_place[1].connected)
+            await wait_for(lambda: not asking._peers.by_core[1].connected)
             call = asyncio.create_task(asking.call(1, ECHO, b"patience"))
             messages: list[bytes] = []
             await asyncio.sleep(0)
@@ -316,12 +316,12 @@ def test_a_peer_that_hangs_is_given_up(tmp_path, monkeypatch):
             await asking.start()
             # what is not sent in time is refused otherwise
             assert await asking.call(1, ECHO, b"met") == b"met"
-            monkeypatch.setattr(asking._peers.by_place[1], "_call_seconds", 0.3)
+            monkeypatch.setattr(asking._peers.by_core[1], "_call_seconds", 0.3)
             with pytest.raises(OutcomeUnknown, match="did not answer within"):
                 await asking.call(1, HOLD, b"")
             await wait_for(lambda: held)
             held[0](b"late")
-            monkeypatch.setattr(asking._peers.by_place[1], "_call_seconds", 60.0)
+            monkeypatch.setattr(asking._peers.by_core[1], "_call_seconds", 60.0)
             assert await asking.call(1, ECHO, b"next") == b"next"
             await asking.close()
 
@@ -440,7 +440,7 @@ def test_a_broken_connection_ends_subscriptions_on_both_sides(tmp_path):
             ends: list[BaseException | None] = []
             asking.subscribe(1, COUNT, b"", items.append, ends.append)
             await wait_for(lambda: items)
-            asking._peers.by_place[1]._link.close()
+            asking._peers.by_core[1]._link.close()
             await wait_for(lambda: ends and cancelled)
             assert isinstance(ends[0], Unavailable)
             await asking.wait_connected()

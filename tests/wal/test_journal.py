@@ -12,13 +12,13 @@ SMALL = 4096
 
 
 def write(journal: Journal, entries: list[tuple[int, bytes]]) -> list[int]:
-    """One turn: stages (index, payload) for group 1, writes, returns the places."""
-    places = [journal.stage(1, 1, index, 1, payload) for index, payload in entries]
+    """One turn: stages (index, payload) for group 1, writes, returns the positions."""
+    positions = [journal.stage(1, 1, index, 1, payload) for index, payload in entries]
     batch = journal.take()
     assert batch is not None
     journal.write(batch)
     journal.synced(batch)
-    return places
+    return positions
 
 
 def reopen(folder: Path) -> tuple[Journal, list[JournalEntry]]:
@@ -30,10 +30,12 @@ def test_entries_come_back_in_order_with_their_places_over_many_segments(tmp_pat
     journal, nothing = reopen(tmp_path)
     assert nothing == [] and journal.take() is None and journal.take_mark() is None
     payloads = [(i, bytes([i % 251]) * (i * 7 % 900)) for i in range(1, 120)]
-    places = [
-        place for i in range(0, len(payloads), 5) for place in write(journal, payloads[i : i + 5])
+    positions = [
+        position
+        for i in range(0, len(payloads), 5)
+        for position in write(journal, payloads[i : i + 5])
     ]
-    assert [journal.segments.read(place) for place in places] == [
+    assert [journal.segments.read(position) for position in positions] == [
         payload for _, payload in payloads
     ]
     assert len(journal.segments.sizes()) > 5 and all(
@@ -42,8 +44,8 @@ def test_entries_come_back_in_order_with_their_places_over_many_segments(tmp_pat
     journal.close()
     journal, entries = reopen(tmp_path)
     assert [(e.index, e.payload) for e in entries] == payloads and [
-        e.place for e in entries
-    ] == places
+        e.position for e in entries
+    ] == positions
     assert journal.cuts == () and journal.take_mark() is None  # the close left a mark
     journal.close()
 
@@ -72,21 +74,24 @@ def test_how_much_is_staged_is_told_without_counting_it(tmp_path: Path) -> None:
 
 def test_an_entry_is_found_from_a_place_inside_it(tmp_path: Path) -> None:
     journal, _ = reopen(tmp_path)
-    places = write(journal, [(index, bytes([index]) * 40) for index in range(1, 80)])
-    for place in (*places[:3], *places[-3:]):
-        found = [journal.segments.read_entry(place + number, within=64) for number in range(64)]
+    positions = write(journal, [(index, bytes([index]) * 40) for index in range(1, 80)])
+    for position in (*positions[:3], *positions[-3:]):
+        found = [journal.segments.read_entry(position + number, within=64) for number in range(64)]
         assert all(
-            (entry.place, entry.payload) == (place, journal.segments.read(place)) for entry in found
+            (entry.position, entry.payload) == (position, journal.segments.read(position))
+            for entry in found
         )
         with pytest.raises(CorruptData, match="checksum"):
-            journal.segments.read_entry(place + 10, within=10)
+            journal.segments.read_entry(position + 10, within=10)
     journal.close()
 
 
 def test_an_entry_larger_than_a_segment_makes_a_longer_one(tmp_path: Path) -> None:
     journal, _ = reopen(tmp_path)
-    places = write(journal, [(1, b"a"), (2, b"b" * 10_000), (3, b"c" * 100), (4, b"d" * 2_000_000)])
-    assert [place >> 32 for place in places] == [1, 2, 3, 4]
+    positions = write(
+        journal, [(1, b"a"), (2, b"b" * 10_000), (3, b"c" * 100), (4, b"d" * 2_000_000)]
+    )
+    assert [position >> 32 for position in positions] == [1, 2, 3, 4]
     journal.close()
     journal, entries = reopen(tmp_path)
     assert [len(e.payload) for e in entries] == [1, 10_000, 100, 2_000_000]

@@ -47,7 +47,7 @@ def disk_with(files: dict[Path, bytes]) -> FakeDisk:
 def replay(disk: FakeDisk) -> list[tuple[int, bytes]]:
     journal = Journal.open(FOLDER, journal_id=7, segment_bytes=SEGMENT_BYTES, files=disk)
     try:
-        return [(entry.place, entry.payload) for entry in journal.segments.entries()]
+        return [(entry.position, entry.payload) for entry in journal.segments.entries()]
     finally:
         disk.kill()
 
@@ -78,9 +78,9 @@ def test_a_flipped_bit_anywhere_below_the_last_mark_is_corruption_and_behind_it_
 
 def test_the_error_names_the_file_and_the_offset_and_says_what_can_be_done() -> None:
     life = written()
-    place = life.kept[3][0]
+    position = life.kept[3][0]
     files = contents(life.disk)
-    path, offset = segment_path(FOLDER, place >> 32), place & 0xFFFFFFFF
+    path, offset = segment_path(FOLDER, position >> 32), position & 0xFFFFFFFF
     damaged = bytearray(files[path])
     damaged[offset + 1] ^= 1
     with pytest.raises(
@@ -95,14 +95,16 @@ def test_without_a_mark_behind_it_the_last_write_may_be_torn_and_is_cut_whole_fr
     life = written(marked=False)
     files = contents(life.disk)
     path = max(files)
-    place = life.kept[-2][0]
+    position = life.kept[-2][0]
     damaged = bytearray(files[path])
-    damaged[(place & 0xFFFFFFFF) + 3] ^= 1
+    damaged[(position & 0xFFFFFFFF) + 3] ^= 1
     disk = disk_with(files | {path: bytes(damaged)})
     journal = Journal.open(FOLDER, journal_id=7, segment_bytes=SEGMENT_BYTES, files=disk)
-    assert [(entry.place, entry.payload) for entry in journal.segments.entries()] == life.kept[:-2]
+    assert [(entry.position, entry.payload) for entry in journal.segments.entries()] == life.kept[
+        :-2
+    ]
     (cut,) = journal.cuts
-    assert cut.path == path and cut.offset == place & 0xFFFFFFFF and cut.length > 0
+    assert cut.path == path and cut.offset == position & 0xFFFFFFFF and cut.length > 0
     journal.stage(3, 1, 1, 1, b"new")
     batch = journal.take()
     assert batch is not None
@@ -196,17 +198,17 @@ def test_a_newer_format_is_named() -> None:
 def test_reading_a_place_checks_it() -> None:
     life = written()
     life.begin()
-    (place, payload), other = life.kept[0], life.kept[1][0]
-    assert life.journal.segments.read(place) == payload
+    (position, payload), other = life.kept[0], life.kept[1][0]
+    assert life.journal.segments.read(position) == payload
     with pytest.raises(CorruptData, match="at offset"):
         life.journal.segments.read(other + 1)
     with pytest.raises(CorruptData, match="no entry here"):
         life.journal.segments.read(1 << 32 | SEGMENT_HEADER_BYTES)  # a mark
     with pytest.raises(CorruptData, match="is gone"):
         life.journal.segments.read(99 << 32 | 64)
-    life.disk.files[segment_path(FOLDER, 1)].cached[(place & 0xFFFFFFFF) + 32] ^= 1
+    life.disk.files[segment_path(FOLDER, 1)].cached[(position & 0xFFFFFFFF) + 32] ^= 1
     with pytest.raises(CorruptData, match="payload"):
-        life.journal.segments.read(place)
+        life.journal.segments.read(position)
 
 
 def test_golden_bytes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polynya.wire.http.hosts import address_of, bare_host, is_this_machine, origin_place
+from polynya.wire.http.hosts import address_of, bare_host, is_this_machine, origin_address
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_only_whole_addresses_are_addresses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin", "place"),
+    ("origin", "address"),
     [("http://localhost:5173", "localhost:5173"), ("https://[::1]", "[::1]"), ("HTTP://App.Example", "app.example"), ("null", ""), ("", ""),
      ("file://", ""), ("chrome-extension://localhost", ""), ("http://localhost/x", ""), ("http://localhost@evil.com", ""), ("http://", "")],
 )  # fmt: skip
-def test_the_place_of_an_origin(origin: str, place: str) -> None:
-    assert origin_place(origin) == place
+def test_the_address_of_an_origin(origin: str, address: str) -> None:
+    assert origin_address(origin) == address

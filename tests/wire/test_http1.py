@@ -164,9 +164,9 @@ def test_chunked_bodies_are_the_same_wherever_they_are_cut(
     pieces: list[bytes], extension: bytes, trailer: bytes, cuts: list[int]
 ) -> None:
     wire = encode_chunks(pieces, extension, trailer) + b"NEXT"
-    places = sorted({cut for cut in cuts if cut < len(wire)} | {0, len(wire)})
+    positions = sorted({cut for cut in cuts if cut < len(wire)} | {0, len(wire)})
     body, rest = ChunkedBody(), b""
-    for begin, end in pairwise(places):
+    for begin, end in pairwise(positions):
         rest += wire[begin:end] if body.done else body.feed(wire[begin:end])
     assert (body.done, bytes(body.data), body.size, rest) == (
         True,

@@ -138,7 +138,7 @@ def test_a_slice_gives_its_batches_back() -> None:
     assert list(found.record_times_ms) == [77, 0, 0]
     assert found.producers == {1: ("producer", 2, 40), 2: ("producer", 2, 41)}
     for batch in batches:
-        batch.place = 0
+        batch.position = 0
         batch.producer = None
     again = found.hot_batches(record=50, byte=9000)
     assert list(again) == batches
@@ -202,7 +202,7 @@ def test_packs_round_trip(streams: list[list[list[bytes]]], data: st.DataObject)
         assert bytes(found.cut(begin, end)) == b"".join(records[begin:end])
         expected = run_of(batches, record=entry.base_record, byte=entry.base_byte)
         for batch in expected:
-            batch.place = 0
+            batch.position = 0
         assert list(found.hot_batches(record=entry.base_record, byte=entry.base_byte)) == expected
         check_runs(
             found.hot_batches(record=entry.base_record, byte=entry.base_byte, run_bytes=30),
@@ -297,7 +297,8 @@ def test_every_bit_flip_is_noticed(small_pack: bytes) -> None:
             broken = bytearray(small_pack)
             broken[at] ^= 1 << bit
             owner = next(
-                (entry for entry, place in zip(entries, covered, strict=True) if at in place), None
+                (entry for entry, position in zip(entries, covered, strict=True) if at in position),
+                None,
             )
             if owner is not None:
                 with pytest.raises(CorruptData):
@@ -488,7 +489,7 @@ def test_kafka_batches_come_back_as_they_were_merged_or_not(
     for run_bytes in (0, 1 << 16):
         again = found.hot_batches(record=50, byte=9000, run_bytes=run_bytes)
         assert [
-            msgspec.structs.replace(each, payload=bytes(each.payload), place=5, producer=None)
+            msgspec.structs.replace(each, payload=bytes(each.payload), position=5, producer=None)
             for each in again
         ] == [msgspec.structs.replace(each, producer=None) for each in batches], (
             "small neighbours are not joined"

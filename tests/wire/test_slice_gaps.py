@@ -111,8 +111,8 @@ def test_a_part_over_gaps_has_its_batches(
     whole = parse_slice(stored, meta.crc)
     begin = data.draw(st.integers(0, whole.batches - 1))
     part = whole.part(begin, data.draw(st.integers(1, whole.batches - begin)))
-    records, places = whole.batch_begins
-    at = (70 + records[begin], 9000 + places[begin])
+    records, positions = whole.batch_begins
+    at = (70 + records[begin], 9000 + positions[begin])
     until = at[0] + part.span[0]
     expected = [batch for batch in made.batches if at[0] <= batch.record < until]
     assert list(part.hot_batches(record=at[0], byte=at[1])) == without_producer(expected)

@@ -24,7 +24,7 @@ from kio.static.primitive import i16, i32
 from polling import wait_until
 from product import RunningNode, polynya
 from worlds.kafka import batch, produce_fields
-from worlds.text_client import TextClient, text_place
+from worlds.text_client import TextClient, text_address
 
 TURN_SECONDS_MAX = 0.25  # of a loop's own CPU time
 ANSWER_SECONDS_MAX = 8.0  # on a machine that has much else to do
@@ -41,7 +41,7 @@ class AttackedNode:
 
     def __init__(self, node: RunningNode, token: str) -> None:
         self.node, self.token = node, token
-        self.kafka, self.text = _place(node.kafka), _place(text_place(node))
+        self.kafka, self.text = _address(node.kafka), _address(text_address(node))
         parts, admin = urlsplit(node.url), urlsplit(node.admin)
         self.http = (parts.hostname or "", parts.port or 0)
         self.admin = (admin.hostname or "", admin.port or 0)
@@ -242,16 +242,16 @@ def unharmed(node: AttackedNode) -> Iterator[Bystander]:
     assert max(bystander.longest.values()) < ANSWER_SECONDS_MAX, bystander.longest
 
 
-def send_all(place: tuple[str, int], data: bytes, seconds: float = 60.0) -> bytes:
+def send_all(address: tuple[str, int], data: bytes, seconds: float = 60.0) -> bytes:
     """Send bytes on a separate connection until it is closed; return the received ones."""
     found = b""
-    with socket.create_connection(place, timeout=seconds) as line, suppress(ConnectionError):
+    with socket.create_connection(address, timeout=seconds) as line, suppress(ConnectionError):
         line.sendall(data)
         while piece := line.recv(65_536):
             found += piece
     return found
 
 
-def _place(text: str) -> tuple[str, int]:
+def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     return host, int(port)

@@ -1,4 +1,5 @@
-"""A core without a journal: real machines, a log that may fail, and the requests of the cold tier."""
+"""A core without a journal: real machines, a log that may fail, and the requests of the cold
+tier."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class CoreWorld:
         self.kept: dict[
             tuple[int, int], bytes
         ] = {}  # payload by uid and record, as `repair` finds it again
-        self._place = 0
+        self._position = 0
 
     # What the cold tier sees.
 
@@ -63,7 +64,7 @@ class CoreWorld:
         return self._machines
 
     def turns(self) -> int:
-        return self._place
+        return self._position
 
     def term(self, group: int) -> int:
         return 1
@@ -114,8 +115,8 @@ class CoreWorld:
     # What the tests do.
 
     def apply(self, group: int, command: Command) -> Reply:
-        self._place += 1
-        return self._machines[group].apply(command, self._place)
+        self._position += 1
+        return self._machines[group].apply(command, self._position)
 
     def create(self, name: str) -> None:
         self.apply(group_of(name, GROUPS), Create(name, self.now, "text/plain", Encoding.BYTES))

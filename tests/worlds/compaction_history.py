@@ -1,5 +1,6 @@
-"""Random histories of a compacted stream: producers, transactions, flushes, merges, passes, trims, forks,
-changes of the leader and failures, checked after each step against all that was ever written."""
+"""Random histories of a compacted stream: producers, transactions, flushes, merges, passes, trims,
+forks, changes of the leader and failures, checked after each step against all that was ever
+written."""
 
 from __future__ import annotations
 
@@ -156,7 +157,7 @@ class History:
         machine = self.tier.machine()
         payloads = {batch.record: batch.payload for batch in self.tier.stream().hot or ()}
         hot = iter([payloads[record] for record in sorted(payloads, reverse=True)])
-        twin = machine_from(snapshot_of(machine), lambda place, uid: next(hot))
+        twin = machine_from(snapshot_of(machine), lambda position, uid: next(hot))
         assert snapshot_of(twin) == snapshot_of(machine)
         self.tier.world.machines()[GROUP] = twin
         self.tier.compactor = self.tier.new_compactor()
@@ -172,8 +173,8 @@ class History:
         return list(self.tier.machine().packs.index_of(self.tier.stream()))
 
     async def check(self) -> None:
-        """The rules: committed readers see what was committed (H), and of each key the last value, or
-        nothing of a deleted one (I); a fork sees all that it inherits."""
+        """The rules: committed readers see what was committed (H), and of each key the last value,
+        or nothing of a deleted one (I); a fork sees all that it inherits."""
         first = self.tier.stream().first_record
         self.seen = found = await self.tier.read_pairs(record=first)
         assert not self.aborted & found.keys(), "an aborted record is read"

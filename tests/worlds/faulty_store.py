@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from chaos.objects import FAIR, Store, Weather, place_of  # noqa: E402 (no part of the package)
+from chaos.objects import FAIR, Store, Weather, address_of  # noqa: E402 (no part of the package)
 
 __all__ = ["FAIR", "FaultyStore", "Weather", "faulty"]
 SEED = 7
@@ -38,7 +38,7 @@ class FaultyStore:
 
     def start(self, upstream: str) -> None:
         self._thread.start()
-        listening = self._store.listen("127.0.0.1", place_of(upstream))
+        listening = self._store.listen("127.0.0.1", address_of(upstream))
         host, port = asyncio.run_coroutine_threadsafe(listening, self._loop).result(STOP_SECONDS)
         self.endpoint = f"http://{host}:{port}"
 

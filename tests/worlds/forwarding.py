@@ -161,8 +161,8 @@ class World:
         self.asked.pop()[2](messages.encode(OK))
         assert answers == [OK]
 
-    def places(self) -> list[tuple[int, int]]:
-        return [(place, number) for place, number, _ in self.asked]
+    def sends(self) -> list[tuple[int, int]]:
+        return [(core, number) for core, number, _ in self.asked]
 
 
 def number_of(command: Command) -> int:

@@ -13,8 +13,8 @@ SEGMENT_BYTES = 1024
 
 
 class Life:
-    """`kept` are (place, payload) of what a restart must give back; `in_flight` the payloads that
-    it may give back, in this order."""
+    """`kept` are (position, payload) of what a restart must give back; `in_flight` the payloads
+    that it may give back, in this order."""
 
     def __init__(self, disk: FakeDisk) -> None:
         self.disk = disk
@@ -32,12 +32,12 @@ class Life:
         self.journal = Journal.open(
             FOLDER, journal_id=7, segment_bytes=SEGMENT_BYTES, files=self.disk
         )
-        found = [(entry.place, entry.payload) for entry in self.journal.segments.entries()]
+        found = [(entry.position, entry.payload) for entry in self.journal.segments.entries()]
         assert not self.refused.intersection(payload for _, payload in found), (
             "a refused entry came back"
         )
         # a release may have been cut short
-        found = [(place, payload) for place, payload in found if place >> 32 >= self.floor]
+        found = [(position, payload) for position, payload in found if position >> 32 >= self.floor]
         assert found[: len(self.kept)] == self.kept, "an acknowledged entry is lost"
         assert found[len(self.kept) :] == self.in_flight[: len(found) - len(self.kept)], (
             "what follows is no beginning of the last write"
@@ -65,8 +65,8 @@ class Life:
             self.in_flight = []
             return
         self.journal.synced(batch)
-        for place, payload in self.in_flight:
-            assert self.journal.segments.read(place) == payload
+        for position, payload in self.in_flight:
+            assert self.journal.segments.read(position) == payload
         self.kept += self.in_flight
         self.in_flight = []
 
@@ -84,7 +84,9 @@ class Life:
         if self.kept:
             self.floor = self.kept[len(self.kept) // 2][0] >> 32
             self.kept = [
-                (place, payload) for place, payload in self.kept if place >> 32 >= self.floor
+                (position, payload)
+                for position, payload in self.kept
+                if position >> 32 >= self.floor
             ]
             self.journal.release(self.floor)
 

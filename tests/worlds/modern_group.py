@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polynya.stream.command import Command
-from polynya.stream.features.consumer_groups.assignors import Place
+from polynya.stream.features.consumer_groups.assignors import TopicPartition
 from polynya.stream.features.consumer_groups.calls import (
     Answer,
     ConsumerHeartbeat,
@@ -14,7 +14,7 @@ from polynya.stream.features.consumer_groups.calls import (
 from polynya.stream.features.consumer_groups.commands import CommitOffsets, ConsumerPut, OffsetEntry
 from polynya.stream.features.consumer_groups.effects import Log
 from polynya.stream.features.consumer_groups.modern import ModernGroup
-from polynya.stream.features.consumer_groups.modern_members import numbers_by_topic, places_of
+from polynya.stream.features.consumer_groups.modern_members import numbers_by_topic, positions_of
 from polynya.stream.features.consumer_groups.state import ConsumerGroup
 from polynya.stream.features.consumer_groups.topic_view import TopicView
 from polynya.stream.features.topics.state import Topic, TopicNews, TopicState
@@ -45,9 +45,9 @@ class Client:
         self.topics = ["t"] if topics is None else topics
         self.regex, self.assignor, self.reads = regex, assignor, reads
         self.epoch = 0
-        self.owned: set[Place] = set()
-        self.told: set[Place] = set()
-        self.said: set[Place] | None = None  # None: the next heartbeat says all
+        self.owned: set[TopicPartition] = set()
+        self.told: set[TopicPartition] = set()
+        self.said: set[TopicPartition] | None = None  # None: the next heartbeat says all
         self.heard_ms = group.now
 
     def ask(self, epoch: int | None = None) -> HeartbeatAnswer:
@@ -96,7 +96,7 @@ class Client:
         else:
             self.epoch, self.heard_ms = answer.epoch, self.group.now
             if answer.assignment is not None:
-                self.told = places_of(answer.assignment)
+                self.told = positions_of(answer.assignment)
             if not is_slow or self.owned <= self.told:
                 self.finish()
 

@@ -57,7 +57,7 @@ class Disk:
         self.terms: dict[int, int] = {}  # index -> term of the log that is synced
 
     def write(self, effects: Effects) -> int:
-        """Returns the place up to which it must be synced."""
+        """Returns the position up to which it must be synced."""
         if effects.reset is not None:
             self.frames.append(("reset", (effects.reset.index, effects.reset.term)))
         if effects.hard_state is not None:
@@ -68,8 +68,8 @@ class Disk:
         ]
         return len(self.frames)
 
-    def sync(self, place: int) -> None:
-        for kind, frame in self.frames[self.synced : place]:
+    def sync(self, position: int) -> None:
+        for kind, frame in self.frames[self.synced : position]:
             if kind == "hard":
                 self.hard_state = frame
             elif kind == "reset":
@@ -79,13 +79,13 @@ class Disk:
                 for above in [known for known in self.terms if known > index]:
                     del self.terms[above]
                 self.terms[index] = term
-        self.synced = max(self.synced, place)
+        self.synced = max(self.synced, position)
 
     def crash(self, kept: int) -> None:
         """Crash: `kept` of the unsynced frames survive."""
-        place = min(self.synced + kept, len(self.frames))
-        del self.frames[place:]
-        self.sync(place)
+        position = min(self.synced + kept, len(self.frames))
+        del self.frames[position:]
+        self.sync(position)
 
     def recover(self, group: int, identity: Snapshot) -> RestoredMember:
         recovery = Recovery(group)
@@ -132,7 +132,7 @@ class Member:
 
     def start(self) -> None:
         self.life += 1
-        self.pending: list[tuple[int, int]] = []  # (ticket, place) not yet synced
+        self.pending: list[tuple[int, int]] = []  # (ticket, position) not yet synced
         self.incoming = b""
         self.installing: tuple[Snapshot, bytes] | None = None
         restored = self.disk.recover(1, self.world.identity)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 class _InTurn:
     def __init__(self, urls: list[str]) -> None:
-        self.places = cycle([(split.hostname, split.port) for split in map(urlsplit, urls)])
+        self.addresses = cycle([(split.hostname, split.port) for split in map(urlsplit, urls)])
         self.ready = threading.Event()
         self.port = 0
 
@@ -27,7 +27,7 @@ class _InTurn:
         server.close()
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(*next(self.places))
+        there, back = await asyncio.open_connection(*next(self.addresses))
         with suppress(OSError):
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_copy(reader, back))

@@ -41,8 +41,8 @@ def kind_of(method: str, query: str) -> str:
 @contextmanager
 def logged(endpoint: str) -> Iterator[tuple[str, S3Log]]:
     """Start a proxy before this endpoint. Give its endpoint and its log."""
-    place, log = urlsplit(endpoint), S3Log()
-    assert place.hostname is not None and place.port is not None
+    location, log = urlsplit(endpoint), S3Log()
+    assert location.hostname is not None and location.port is not None
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -50,7 +50,7 @@ def logged(endpoint: str) -> Iterator[tuple[str, S3Log]]:
 
         def setup(self) -> None:
             super().setup()
-            self.upstream = http.client.HTTPConnection(place.hostname or "", place.port)
+            self.upstream = http.client.HTTPConnection(location.hostname or "", location.port)
 
         def finish(self) -> None:
             assert self.upstream is not None

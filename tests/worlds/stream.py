@@ -80,12 +80,12 @@ class World:
 
     def __init__(self, groups: int = 4) -> None:
         self.machines = {group: Machine(group, groups) for group in range(groups + 1)}
-        self.payloads: dict[int, bytes] = {}  # the journal: place -> payload
+        self.payloads: dict[int, bytes] = {}  # the journal: position -> payload
         self.slices: dict[
             tuple[str, int], list[HotBatch]
         ] = {}  # the store: (pack, offset) -> batches …
         self.states: dict[tuple[str, int], bytes] = {}  # … and of blocks, states
-        self.place = 0
+        self.position = 0
         self.chains = {
             group: [deltas.SnapshotPart(snapshot_of(machine))]
             for group, machine in self.machines.items()
@@ -94,21 +94,21 @@ class World:
         self.checks_copies = True  # False: something else copies them
 
     def apply(self, group: int, command: Command) -> Reply:
-        self.place += 1
+        self.position += 1
         batch = getattr(command, "batch", None)
         if isinstance(command, TxnMarkers | TxnSettle):
             batch = command.marker()
         if batch is not None:
-            self.payloads[self.place] = batch.payload
+            self.payloads[self.position] = batch.payload
         machine = self.machines[group]
         twin = self.restored(machine)
-        reply = machine.apply(command, self.place)
-        assert twin.apply(command, self.place) == reply
+        reply = machine.apply(command, self.position)
+        assert twin.apply(command, self.position) == reply
         assert snapshot_of(twin) == snapshot_of(machine)
         check_invariants(machine, self.states)
-        if self.place % 3:  # several commands in one delta, too
+        if self.position % 3:  # several commands in one delta, too
             self.chain(group)
-        if self.checks_copies and self.place % 5 == 0:
+        if self.checks_copies and self.position % 5 == 0:
             self.check_copy(group)
         return reply
 
@@ -123,7 +123,9 @@ class World:
         image = decode_image(snapshot_of(self.machines[group]))
         for stream in image.streams:
             stream.next_record += numbers
-        self.adopt(group, machine_from(write_image(image), lambda place, uid: self.payloads[place]))
+        self.adopt(
+            group, machine_from(write_image(image), lambda position, uid: self.payloads[position])
+        )
 
     def chain(self, group: int) -> None:
         """A delta more, and now and then some of them merged."""
@@ -139,13 +141,13 @@ class World:
                 root=False,
             )
         )
-        if self.place % 5 == 0 and len(parts) > 3:
+        if self.position % 5 == 0 and len(parts) > 3:
             parts[1:] = [deltas.SnapshotPart(deltas.merge(parts[1:]), delta=True, root=False)]
         merged = deltas.merge(parts)
         assert merged == snapshot_of(machine), "what the deltas say is what the machine is"
-        if self.place % 11 == 0:
+        if self.position % 11 == 0:
             parts[:] = [deltas.SnapshotPart(merged)]
-        elif self.place % 13 == 0:
+        elif self.position % 13 == 0:
             parts[:] = [whole_delta(machine)]
 
     def check_copy(self, group: int) -> None:
@@ -163,7 +165,7 @@ class World:
             assert deltas.merge(parts) == snapshot_of(machine), (
                 "a delta of the copy lacks something"
             )
-        if since is None or self.place % 4 == 0:
+        if since is None or self.position % 4 == 0:
             self.copies[group] = snapshot_of(machine)
             machine.kept.since_copy = SinceCopy(machine.diskless.left)
         machine.kept.put_back(taken)
@@ -173,18 +175,18 @@ class World:
         self.chain(group)
         self.chains[group] = [deltas.SnapshotPart(deltas.merge(self.chains[group]))]
         self.machines[group] = machine_from(
-            self.chains[group][0].body, lambda place, uid: self.payloads[place]
+            self.chains[group][0].body, lambda position, uid: self.payloads[position]
         )
 
     def restored(self, machine: Machine) -> Machine:
-        return machine_from(snapshot_of(machine), lambda place, uid: self.payloads[place])
+        return machine_from(snapshot_of(machine), lambda position, uid: self.payloads[position])
 
     # Idle streams.
 
     def evict(self, group: int, names: Iterable[str], now_ms: int = 0) -> list[str]:
         """Evict the evictable ones in one command, sent twice, and return their names."""
         machine = self.machines[group]
-        pack, slots = f"block{self.place}", []
+        pack, slots = f"block{self.position}", []
         found = [machine.directory.streams[name] for name in names]
         for stream in sorted(found, key=lambda stream: bool(owner_of(stream.name))):
             state = state_of(stream) if stream.hot is None else b""
@@ -219,8 +221,8 @@ class World:
         )
 
     def _state(self, machine: Machine, view: Stream) -> bytes:
-        place = slice_of(machine, view)
-        return self.states[place.pack, place.offset]
+        position = slice_of(machine, view)
+        return self.states[position.pack, position.offset]
 
     def slice_of(self, stream: Stream, batches: int, pack: str) -> ColdSlice:
         """Put the first hot batches of a stream into the store."""
@@ -415,12 +417,12 @@ def check_invariants(
                 continue
             slices[cold.pack] = slices.get(cold.pack, 0) + 1
     for view in evicted_views(machine):
-        place = slice_of(machine, view)
+        position = slice_of(machine, view)
         assert view.uid not in machine.directory.by_uid
-        whole = whole_of(view, (states or {})[place.pack, place.offset])
+        whole = whole_of(view, (states or {})[position.pack, position.offset])
         assert is_evictable(whole)
         named = [cold.pack for cold in machine.packs.whole_index_of(whole) if not cold.is_inline]
-        for pack in [place.pack, *named]:
+        for pack in [position.pack, *named]:
             slices[pack] = slices.get(pack, 0) + 1
     assert machine.diskless.streams.keys() <= machine.directory.by_uid.keys()
     assert slices == {pack: held.slices for pack, held in machine.packs.held.items()}

@@ -18,8 +18,8 @@ _LENGTH = Struct("<I")
 class TextClient:
     """One connection. `send` and `receive` are apart, for pipelining."""
 
-    def __init__(self, place: str, tls: ssl.SSLContext | None = None) -> None:
-        host, port = place.rsplit(":", 1)
+    def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
+        host, port = address.rsplit(":", 1)
         plain = socket.create_connection((host, int(port)), 60)
         self.socket = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
 
@@ -58,7 +58,7 @@ class TextClient:
         return data
 
 
-def text_place(node: CommandProcess) -> str:
+def text_address(node: CommandProcess) -> str:
     """Host and port of a node's text protocol, by its banner."""
     found = wait_until(
         lambda: re.search(r"text protocol on (\S+)", "".join(node.log)),

@@ -108,10 +108,16 @@ class Node:
         groups: int = 4,
         name: str = "c",
     ) -> None:
-        places = {number: ("127.0.0.1", port) for number, port in others.items()}
+        addresses = {number: ("127.0.0.1", port) for number, port in others.items()}
         for core in range(self.cores):
             cluster = PeerCluster(
-                name, 1, self.number, groups, places, shared_listener("127.0.0.1", self.port), tls
+                name,
+                1,
+                self.number,
+                groups,
+                addresses,
+                shared_listener("127.0.0.1", self.port),
+                tls,
             )
             made = Transport(core, self.cores, str(self.directory), start_id=life, cluster=cluster)
             made.on(

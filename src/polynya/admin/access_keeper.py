@@ -82,7 +82,7 @@ class Keeper:
         if self.known is not None:
             self.known.tick()
             self.known.settle()
-            self._tell(self.known)
+            self._broadcast(self.known)
         if self._copy is not None and (self._copying is None or self._copying.done()):
             self._copying = asyncio.get_running_loop().create_task(self._copy.look())
         if self._ticks % SLOW_EVERY == 0:
@@ -131,7 +131,7 @@ class Keeper:
             outcome = "ok" if taken else "failed"
             self.audit.record("tls.reload", self._start.tls.cert, "node", "", outcome, "")
 
-    def _tell(self, access: Access) -> None:
+    def _broadcast(self, access: Access) -> None:
         """Send this core's usage of limits to the other cores. A core that misses a report misses a
         quarter of a second of usage."""
         if self._transport is None or not access.has_meters:

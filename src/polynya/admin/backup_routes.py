@@ -214,8 +214,8 @@ class Backups:
             raise Failure("INVALID_REQUEST", f"the groups are 0 to {self._start.groups}")
 
     def _drop_rounds_before(self, round_: str) -> None:
-        """Drop the captures of the earlier rounds of a backup, which were in vain: else they take the
-        room of this one, while commits are held."""
+        """Drop the captures of the earlier rounds of a backup, which were in vain: else they take
+        the room of this one, while commits are held."""
         for token, held in list(self._held.items()):
             if round_ and held.backup != round_ and backup_of(held.backup) == backup_of(round_):
                 self._forget(token)
@@ -253,14 +253,16 @@ class Backups:
             raise NotLeader(0)
         for token in [each for each, held in self._held.items() if held.backup == question.backup]:
             self._keep(token)
-        told = None
+        detail = None
         if question.hold_ms is not None:
             now_ms = service.now_ms()
             until_ms = now_ms + question.hold_ms if question.hold_ms else 0
             reply = await service.call(number, TxnHold(question.backup, until_ms, now_ms))
             if reply.code == Code.BACKUP_HOLDS:
                 return GroupCommits(number, len(machine.transactions), backup=reply.detail)
-            told = reply.detail  # as of this command: commits that waited for it may follow at once
+            detail = (
+                reply.detail
+            )  # as of this command: commits that waited for it may follow at once
             await service.local.linearize(number)
         known = machine.transactions
         hold = ("", 0) if known.hold is None else (known.hold.backup, known.hold.commits)
@@ -269,7 +271,7 @@ class Backups:
             for each in known.active.values()
             if each.state == TransactionState.PREPARE_COMMIT
         )
-        backup, commits = told or hold
+        backup, commits = detail or hold
         return GroupCommits(number, len(known), list(islice(deciding, NAMED)), backup, commits)
 
     async def _answer_part(self, request: Request) -> Response:

@@ -205,12 +205,12 @@ class Health:
     async def samples(self) -> Samples:
         """Return the merged samples of the node's cores."""
         others = await self._ask(KIND_SAMPLES)
-        told = [
+        scraped = [
             msgspec.msgpack.decode(body, type=Samples)
             for body in others.values()
             if isinstance(body, bytes)
         ]
-        return merge([self.registry.read(), *told])
+        return merge([self.registry.read(), *scraped])
 
     async def _findings(self) -> list[Finding]:
         findings = self._own_findings()

@@ -97,8 +97,8 @@ class Listeners:
 
     async def open(self) -> None:
         """Listen on the ports that the supervisor holds."""
-        for places, front in self._listeners:
-            await front.start([shared_listener(*address) for address in places])
+        for endpoints, front in self._listeners:
+            await front.start([shared_listener(*address) for address in endpoints])
 
     async def close(self) -> None:
         """Finish the requests in flight, for at most `STOP_SECONDS`."""

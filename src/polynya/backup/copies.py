@@ -68,29 +68,35 @@ async def mark(store: ObjectStore, whole: CompleteMark) -> None:
 
 
 async def write(
-    store: ObjectStore, place: tuple[str, int], header: Header, state: Sequence[bytes]
+    store: ObjectStore, cluster_history: tuple[str, int], header: Header, state: Sequence[bytes]
 ) -> None:
-    """Write a copy durably. `place` is (cluster, history); `state` is in pieces. Raises
+    """Write a copy durably. `cluster_history` is (cluster, history); `state` is in pieces. Raises
     StoreUnavailable."""
     # an earlier leader wrote the same state with the places of its own journal
     with suppress(AlreadyExists):
-        await put_again(store, key_of(*place, header), [pack_header(header), *state])
+        await put_again(store, key_of(*cluster_history, header), [pack_header(header), *state])
 
 
 async def write_delta(
-    store: ObjectStore, place: tuple[str, int], header: Header, base: int, delta: Sequence[bytes]
+    store: ObjectStore,
+    cluster_history: tuple[str, int],
+    header: Header,
+    base: int,
+    delta: Sequence[bytes],
 ) -> None:
     """Write the changes since the copy at `base` durably. The header describes the delta. Raises
     StoreUnavailable."""
     with suppress(AlreadyExists):  # an earlier leader wrote the same
         await put_again(
-            store, f"{key_of(*place, header)}-{base:020d}", [pack_header(header), *delta]
+            store, f"{key_of(*cluster_history, header)}-{base:020d}", [pack_header(header), *delta]
         )
 
 
-async def forget_older(store: ObjectStore, place: tuple[str, int], group: int, index: int) -> None:
+async def forget_older(
+    store: ObjectStore, cluster_history: tuple[str, int], group: int, index: int
+) -> None:
     """Delete the group's copies and deltas up to before this index. Raises StoreUnavailable."""
-    folder = folder_of(*place, group)
+    folder = folder_of(*cluster_history, group)
     old = [
         info.key
         async for info in store.list(folder)
@@ -100,12 +106,12 @@ async def forget_older(store: ObjectStore, place: tuple[str, int], group: int, i
 
 
 async def ahead(
-    store: ObjectStore, place: tuple[str, int], indexes: Mapping[int, int]
+    store: ObjectStore, cluster_history: tuple[str, int], indexes: Mapping[int, int]
 ) -> StateCopy | None:
     """Return a copy with a later index than its group's in `indexes`, or None. Raises
     StoreUnavailable."""
-    root = f"{place[0]}/copies/"
-    async for info in store.list(folder_of(*place)):
+    root = f"{cluster_history[0]}/copies/"
+    async for info in store.list(folder_of(*cluster_history)):
         match = _KEY.fullmatch(info.key.removeprefix(root))
         if match is not None and int(match[3]) > indexes.get(int(match[2]), sys.maxsize):
             return StateCopy(int(match[2]), int(match[3]), int(match[4]), info.key, info.size)

@@ -18,7 +18,7 @@ HEADER_BYTES = 64
 
 _MAGIC = b"POLYNYAG"
 _HEADER = Struct("<8sIIQQQQIII")
-_HOT = Struct("<QII")  # place, length, CRC of one hot batch
+_HOT = Struct("<QII")  # position, length, CRC of one hot batch
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class GroupFile(msgspec.Struct, frozen=True):
-    """A parsed group file. `hot` maps a place to its payload."""
+    """A parsed group file. `hot` maps a position to its payload."""
 
     header: Header
     state: bytes
@@ -61,7 +61,7 @@ def hot_pieces(batches: Iterable[HotBatch]) -> list[bytes]:
     """Return two pieces for each batch: its header and its payload, which is not copied."""
     found: list[bytes] = []
     for batch in batches:
-        found += (_HOT.pack(batch.place, len(batch.payload), batch.crc), batch.payload)
+        found += (_HOT.pack(batch.position, len(batch.payload), batch.crc), batch.payload)
     return found
 
 
@@ -80,13 +80,13 @@ def parse(data: bytes, group: int) -> GroupFile:
     while end < len(data):
         if end + _HOT.size > len(data):
             raise CorruptData("the file ends inside a batch")
-        place, length, crc = _HOT.unpack_from(data, end)
+        position, length, crc = _HOT.unpack_from(data, end)
         payload = data[end + _HOT.size : end + _HOT.size + length]
         if len(payload) != length or crc32c(payload) != crc:
             raise CorruptData(f"the checksum of the batch at byte {end} is wrong")
-        # the marker of a transaction is one batch in all of its streams, at one place
-        if hot.setdefault(place, payload) != payload:
-            raise CorruptData(f"two batches differ at place {place}")
+        # the marker of a transaction is one batch in all of its streams, at one position
+        if hot.setdefault(position, payload) != payload:
+            raise CorruptData(f"two batches differ at position {position}")
         count += 1
         end += _HOT.size + length
     if count != header.hot:
@@ -114,9 +114,9 @@ def machine_of(file: GroupFile) -> Machine:
     """Restore the group's state machine with its payload. Raises CorruptData if a batch is missing
     or does not match the state."""
     try:
-        machine = machine_from(file.state, lambda place, uid: file.hot[place])
-    except KeyError as place:
-        raise CorruptData(f"the batch at place {place} is missing") from None
+        machine = machine_from(file.state, lambda position, uid: file.hot[position])
+    except KeyError as position:
+        raise CorruptData(f"the batch at position {position} is missing") from None
     for stream, hot in machine.directory.flush_candidates():
         for batch in hot:
             if crc32c(batch.payload) != batch.crc:

@@ -74,21 +74,21 @@ class TarReader:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
-        self._places: dict[str, tuple[int, int]] = {}
+        self._extents: dict[str, tuple[int, int]] = {}
         try:
             with tarfile.open(fileobj=self._file, mode="r:") as tar:
                 for member in tar:
-                    self._places[member.name] = (member.offset_data, member.size)
+                    self._extents[member.name] = (member.offset_data, member.size)
         except (tarfile.TarError, OSError) as error:
             self._file.close()
             raise CorruptData(f"{path} is not a tar file, or is truncated: {error}") from None
         self._lock = asyncio.Lock()
 
     async def get(self, key: str) -> bytes:
-        return await self.get_range(key, 0, self._place(key)[1])
+        return await self.get_range(key, 0, self._extent(key)[1])
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        begin, size = self._place(key)
+        begin, size = self._extent(key)
         if start < 0 or start + length > size:
             raise ValueError(f"{key} has {size} bytes")
         async with self._lock:
@@ -98,16 +98,16 @@ class TarReader:
         return data
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
-        for key in sorted(self._places):
+        for key in sorted(self._extents):
             if key.startswith(prefix) and key > after:
-                yield ObjectInfo(key, self._places[key][1], "", 0)
+                yield ObjectInfo(key, self._extents[key][1], "", 0)
 
     async def close(self) -> None:
         self._file.close()
 
-    def _place(self, key: str) -> tuple[int, int]:
+    def _extent(self, key: str) -> tuple[int, int]:
         try:
-            return self._places[key]
+            return self._extents[key]
         except KeyError:
             raise NotFound(key) from None
 

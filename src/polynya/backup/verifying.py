@@ -51,16 +51,16 @@ class Verified(msgspec.Struct):
 
 
 class BackupVerifier:
-    """The verifier of one backup. `told` is called with each damage when it is found."""
+    """The verifier of one backup. `on_damage` is called with each damage when it is found."""
 
     def __init__(
         self,
         repository: RepositoryReader,
         manifest: Manifest,
-        told: Callable[[Damage], None] = lambda damage: None,
+        on_damage: Callable[[Damage], None] = lambda damage: None,
     ) -> None:
         self.found = Verified()
-        self._repository, self._manifest, self._told = repository, manifest, told
+        self._repository, self._manifest, self._on_damage = repository, manifest, on_damage
         self._objects: dict[str, CopiedObject] = {}
         self._bad: dict[str, str] = {}  # damaged objects -> fault
         self._needing: dict[str, list[str]] = {}  # damaged packs -> streams that need them
@@ -84,7 +84,7 @@ class BackupVerifier:
     def _damaged(self, name: str, what: str, streams: list[str] | None = None) -> None:
         damage = Damage(name, what, streams or [])
         self.found.damages.append(damage)
-        self._told(damage)
+        self._on_damage(damage)
 
     async def _read_list(self) -> None:
         entry = self._manifest.objects

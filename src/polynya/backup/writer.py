@@ -94,17 +94,17 @@ class _Skipped(msgspec.Struct, array_like=True):
 
 
 class BackupWriter:
-    """The writer of one backup. `place` is the repository if it can be read too; then its objects
-    are reused."""
+    """The writer of one backup. `readable` is the repository if it can be read too; then its
+    objects are reused."""
 
     def __init__(
         self,
         source: BackupSource,
         repository: Repository,
-        place: ObjectStore | None,
+        readable: ObjectStore | None,
         progress: BackupProgress,
     ) -> None:
-        self._source, self._repository, self._place = source, repository, place
+        self._source, self._repository, self._readable = source, repository, readable
         self._progress = progress
         self._named: dict[int, _Named] = {}
         self._files: dict[int, FileEntry] = {}
@@ -148,15 +148,18 @@ class BackupWriter:
 
     async def _look_at_the_shelf(self) -> None:
         """List the repository's objects and read their rows from the manifests."""
-        if self._place is None:
+        if self._readable is None:
             return
-        async for info in self._place.list("objects/"):
+        async for info in self._readable.list("objects/"):
             self._there[info.key.removeprefix("objects/")] = None
-        for manifest in await backups_on(self._place) if self._there else []:
+        for manifest in await backups_on(self._readable) if self._there else []:
             # deleted or damaged list: its objects are checked one by one
             with suppress(CorruptData):
                 async for part in parts_of(
-                    self._place, manifest.objects.name, manifest.objects.size, manifest.objects.crc
+                    self._readable,
+                    manifest.objects.name,
+                    manifest.objects.size,
+                    manifest.objects.crc,
                 ):
                     for row in manifests.decode_rows(part):
                         if row.key in self._there:
@@ -167,12 +170,12 @@ class BackupWriter:
 
         Copy missing ones again. Raises Unavailable.
         """
-        if self._place is None:
+        if self._readable is None:
             return
         self._progress.doing = "checking the copied objects"
         for _ in range(TRIES):
             there = {
-                info.key.removeprefix("objects/") async for info in self._place.list("objects/")
+                info.key.removeprefix("objects/") async for info in self._readable.list("objects/")
             }
             gone = self._copied.keys() - there
             if not gone:
@@ -181,7 +184,7 @@ class BackupWriter:
                 del self._copied[key]
                 self._there.pop(key, None)
             await self._agree(about, folder)
-        files = {info.key.rpartition("/")[0] async for info in self._place.list(f"{folder}/")}
+        files = {info.key.rpartition("/")[0] async for info in self._readable.list(f"{folder}/")}
         if gone or not files.issuperset(entry.name for entry in self._files.values()):
             raise Unavailable(
                 "files of this backup were deleted: another backup to the same repository deletes "
@@ -238,8 +241,8 @@ class BackupWriter:
                 await self._hold.keep()
 
     async def _gather(self, about: About, folder: str, held: dict[int, Captured]) -> bool:
-        """Take groups and copy objects, beginning with the captures that are held. Return False if a
-        transaction committed between two captures."""
+        """Take groups and copy objects, beginning with the captures that are held. Return False if
+        a transaction committed between two captures."""
         again: Iterable[int] = range(about.groups + 1)
         for _ in range(TRIES):
             alone = [await self._group(group, folder, held.pop(group, None)) for group in again]
@@ -256,8 +259,8 @@ class BackupWriter:
     # --- groups -----------------------------------------------------------------------------------
 
     async def _group(self, group: int, folder: str, held: Captured | None) -> bool:
-        """Write the file of a group. Return whether it was captured alone: there is no capture `held`,
-        or it is lost."""
+        """Write the file of a group. Return whether it was captured alone: there is no capture
+        `held`, or it is lost."""
         for _ in range(TRIES):
             number = self._taken[group] = self._taken.get(group, -1) + 1
             self._progress.doing = f"group {group}"
@@ -399,9 +402,9 @@ class BackupWriter:
 
     async def _known(self, key: str) -> CopiedObject | None:
         """Return the row of an object that only an interrupted backup wrote, or None."""
-        assert self._place is not None
+        assert self._readable is not None
         try:
-            data = await self._place.get(f"objects/{key}")
+            data = await self._readable.get(f"objects/{key}")
         except NotFound:
             return None
         return CopiedObject(key, len(data), crc32c(data))
@@ -424,11 +427,11 @@ class BackupWriter:
         The same bytes from an earlier attempt or another backup count as success. Raises
         AlreadyExists if other bytes exist, StoreUnavailable.
         """
-        place = self._place
-        if place is None:
+        readable = self._readable
+        if readable is None:
             await self._repository.put(key, parts)
         else:
-            await patiently(lambda: put_again(place, key, parts))
+            await patiently(lambda: put_again(readable, key, parts))
 
     async def _write_list(self, name: str) -> ListEntry:
         rows = [self._copied[key] for key in sorted(self._copied)]

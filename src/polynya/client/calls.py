@@ -125,9 +125,9 @@ def failure(last: HttpResponse | Broken, what: str, *, perhaps: bool) -> errors.
         return kind(
             f"{what}: {'no response' if last.sent else 'the server is unreachable'}: {last.why}"
         )
-    told = errors.said(last)
+    body = errors.said(last)
     error = kind(
-        f"{what}: {told.message}", code=told.code, status=last.status, request_id=told.request_id
+        f"{what}: {body.message}", code=body.code, status=last.status, request_id=body.request_id
     )
     error.retry_after = retry_after(last)
     return error

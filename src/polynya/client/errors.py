@@ -188,7 +188,7 @@ _WORDS = {  # for responses without a body, such as those to HEAD
 }
 
 
-class _Told(msgspec.Struct):
+class _ErrorBody(msgspec.Struct):
     code: str = ""
     message: str = ""
     request_id: str = ""
@@ -197,21 +197,21 @@ class _Told(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    error: _Told
+    error: _ErrorBody
 
 
 def refused(answer: HttpResponse, what: str) -> Refused:
     """Return the typed error of a refusal that no retry helps. `what` names the operation, as in
     "append to 'orders'"."""
-    told = said(answer)
-    code = told.code or _code_of(answer)
-    message = _WORDS.get(code, told.message) if not answer.body else told.message
-    error = _BY_CODE.get(told.reason or code, Refused)(
-        f"{what}: {message}", code=code, status=answer.status, request_id=told.request_id
+    body = said(answer)
+    code = body.code or _code_of(answer)
+    message = _WORDS.get(code, body.message) if not answer.body else body.message
+    error = _BY_CODE.get(body.reason or code, Refused)(
+        f"{what}: {message}", code=code, status=answer.status, request_id=body.request_id
     )
     headers = answer.headers
     if isinstance(error, StreamClosed | ConditionFailed):
-        error.offset = headers.get("stream-next-offset", told.next_offset)
+        error.offset = headers.get("stream-next-offset", body.next_offset)
     elif isinstance(error, Trimmed):
         error.retained_offset = headers.get("stream-retained-offset", "")
     elif isinstance(error, ProducerFenced):
@@ -222,13 +222,13 @@ def refused(answer: HttpResponse, what: str) -> Refused:
     return error
 
 
-def said(answer: HttpResponse) -> _Told:
+def said(answer: HttpResponse) -> _ErrorBody:
     """Parse an error response of any form."""
     try:
         return msgspec.json.decode(answer.body, type=_Body).error
     except UNREADABLE:
         text = answer.body[:200].decode(errors="replace").strip()
-        return _Told(
+        return _ErrorBody(
             "",
             f"the server responded {answer.status}" + (f": {text}" if text else ""),
             answer.headers.get("x-request-id", ""),

@@ -19,30 +19,30 @@ class Position:
     A page without records also advances the offset once no record waits to be handed out. A `live`
     reader does not show such pages."""
 
-    def __init__(self, place: ReadPosition, *, live: bool) -> None:
-        self._place = place
+    def __init__(self, position: ReadPosition, *, live: bool) -> None:
+        self._position = position
         self._live = live
         self._waiting: deque[Record] = deque()
-        self._end = self.offset = place.offset
+        self._end = self.offset = position.offset
 
     @property
     def stream(self) -> str:
-        return self._place.name
+        return self._position.name
 
     @property
     def content_type(self) -> str:
         """The stream's content type; "" before the first response."""
-        return self._place.content_type
+        return self._position.content_type
 
     @property
     def up_to_date(self) -> bool:
         """True when the reader has handed out everything up to the tail of the last response."""
-        return self._place.up_to_date and not self._waiting
+        return self._position.up_to_date and not self._waiting
 
     @property
     def closed(self) -> bool:
         """True when the reader has handed out everything and the stream is closed."""
-        return self._place.closed and not self._waiting
+        return self._position.closed and not self._waiting
 
     def _take(self, page: Page) -> None:
         self._waiting.extend(page.records)
@@ -69,19 +69,19 @@ class Position:
         return record
 
 
-class ManyPlaces:
-    """The places of a reader of many streams. `offsets` has, for each, the offset after the last
+class ReaderOffsets:
+    """The positions of a reader of many streams. `offsets` has, for each, the offset after the last
     record handed out; another reader can resume there."""
 
-    def __init__(self, place: ManyPosition) -> None:
-        self._place = place
+    def __init__(self, position: ManyPosition) -> None:
+        self._position = position
         self._waiting: deque[Record] = deque()
-        self.offsets = dict(place.offsets)
+        self.offsets = dict(position.offsets)
 
     @property
     def up_to_date(self) -> bool:
         """True when the reader has handed out every stream up to its tail once."""
-        return self._place.up_to_date and not self._waiting
+        return self._position.up_to_date and not self._waiting
 
     def _take(self, event: StreamEvent) -> None:
         """Take an event: its records are handed out next."""

@@ -197,72 +197,72 @@ class ReadPosition:
         self._moved, self._begin = True, {}
 
 
-def read(place: ReadPosition, retry: Retry) -> Operation[None]:
+def read(position: ReadPosition, retry: Retry) -> Operation[None]:
     """Yield pages up to the tail.
 
     The last page, possibly empty, has `up_to_date` set, unless a local read ran out of local
     records."""
     while True:
-        page = yield from place.get(retry)
-        place.move(page)
+        page = yield from position.get(retry)
+        position.move(page)
         yield Deliver(page)
-        if page.up_to_date or (place.local and page.offset == page.begin):
+        if page.up_to_date or (position.local and page.offset == page.begin):
             return
 
 
-def tail(place: ReadPosition, retry: Retry, live: Live = "auto") -> Operation[None]:
+def tail(position: ReadPosition, retry: Retry, live: Live = "auto") -> Operation[None]:
     """Yield pages until the stream is closed; the last page has `closed` set.
 
     Empty pages are yielded too, because they advance the position. With `live="auto"`, text uses
     long-poll, because event lines cannot carry every byte of it."""
-    yield from read(place, retry)
+    yield from read(position, retry)
     backoff = Backoff(retry)
     fruitless = False
-    by_events = live == "sse" or (live == "auto" and not place.content_type.startswith("text/"))
+    by_events = live == "sse" or (live == "auto" and not position.content_type.startswith("text/"))
     short = 0
-    while not place.closed:
+    while not position.closed:
         if not by_events:
-            page = yield from place.get(retry, "long-poll")
-            place.move(page)
+            page = yield from position.get(retry, "long-poll")
+            position.move(page)
             yield Deliver(page)
             continue
         if fruitless:
             # an event may exceed what the connection carries; page sizes adapt
-            yield from read(place, retry)
-            if place.closed:
+            yield from read(position, retry)
+            if position.closed:
                 return
-        fruitless, brief = yield from _follow(place, backoff)
+        fruitless, brief = yield from _follow(position, backoff)
         short = short + 1 if brief else 0
         by_events = live == "sse" or short < SHORT_MAX
 
 
-def follow(place: ReadPosition, retry: Retry) -> Operation[None]:
+def follow(position: ReadPosition, retry: Retry) -> Operation[None]:
     """Yield existing and new records as events until the stream is closed."""
     backoff = Backoff(retry)
-    while not place.closed:
-        yield from _follow(place, backoff)
+    while not position.closed:
+        yield from _follow(position, backoff)
 
 
-def _follow(place: ReadPosition, backoff: Backoff) -> Operation[tuple[bool, bool]]:
+def _follow(position: ReadPosition, backoff: Backoff) -> Operation[tuple[bool, bool]]:
     """Read one connection of events. Return two flags: it broke without one page, and it was short
     without one event."""
-    effect_result = yield Open(place.request("sse"))
+    effect_result = yield Open(position.request("sse"))
     began = effect_result.now
     head = calls.answer_of(effect_result)
     if calls.judge(head) is calls.Verdict.NEVER:
         assert isinstance(head, HttpResponse)
-        raise refused(head, place.what)
+        raise refused(head, position.what)
     last: HttpResponse | Broken = head
     events = _Events(
-        place,
+        position,
         base64=isinstance(head, HttpResponse)
         and head.headers.get("stream-sse-data-encoding") == "base64",
     )
     opened = isinstance(head, HttpResponse) and head.status == 200
     if isinstance(head, HttpResponse) and opened:
-        place.incarnation = place.incarnation or head.headers.get("stream-incarnation", "")
+        position.incarnation = position.incarnation or head.headers.get("stream-incarnation", "")
     eventful = fruitful = False
-    while isinstance(last, HttpResponse) and opened and not place.closed:
+    while isinstance(last, HttpResponse) and opened and not position.closed:
         effect_result = yield ReadMore()
         if not isinstance(effect_result.what, bytes) or not effect_result.what:
             last = (
@@ -275,16 +275,16 @@ def _follow(place: ReadPosition, backoff: Backoff) -> Operation[tuple[bool, bool
             for page in events.pages(effect_result.what):
                 eventful = True
                 backoff.passed()
-                place.move(page)
+                position.move(page)
                 fruitful |= bool(page.body or page.closed)
                 yield Deliver(page)
         except (AnswerDamaged, ValueError, *UNREADABLE) as damaged:
             last = Broken(sent=True, why=str(damaged))
-    if place.closed:
+    if position.closed:
         return False, False
     pause = backoff.pause(effect_result, calls.retry_after(last))
     if pause is None:
-        raise calls.failure(last, place.what, perhaps=False)
+        raise calls.failure(last, position.what, perhaps=False)
     yield Pause(pause)
     broke = opened and isinstance(effect_result.what, Broken)
     return (
@@ -312,8 +312,8 @@ class _Events:
     """Converts events into pages, in order and without repeats. Advance the position past a page
     (`ReadPosition.move`) before fetching the next."""
 
-    def __init__(self, place: ReadPosition, *, base64: bool) -> None:
-        self._place = place
+    def __init__(self, position: ReadPosition, *, base64: bool) -> None:
+        self._position = position
         self._base64 = base64
         self._parser = EventParser()
         self._data: list[bytes] = []
@@ -331,10 +331,10 @@ class _Events:
             elif event.name == "control":
                 data, self._data = self._data, []
                 control = msgspec.json.decode(event.data, type=_Control)
-                at = self._place.offset
+                at = self._position.offset
                 # otherwise it is a repeat
                 if control.offset > at or (control.offset == at and not data):
-                    yield self._place.live_page(data, control)
+                    yield self._position.live_page(data, control)
 
     def _bytes(self, data: str) -> bytes:
         if not self._base64:
@@ -344,10 +344,10 @@ class _Events:
                 return b64decode(data, validate=True)
             raise binascii.Error
         except binascii.Error:
-            raise AnswerDamaged(f"{self._place.what}: an event is not valid base64") from None
+            raise AnswerDamaged(f"{self._position.what}: an event is not valid base64") from None
 
     def _fail(self, body: bytes) -> None:
-        error = refused(HttpResponse(410, {}, body), self._place.what)
+        error = refused(HttpResponse(410, {}, body), self._position.what)
         if error.code in _OVER:
             raise error
         # such as a reader that was too slow: it resumes

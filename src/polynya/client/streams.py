@@ -133,8 +133,8 @@ def set_retention(
     compact: bool = False,
 ) -> Operation[None]:
     """Keep the records of the last `keep_seconds`, and at most the newest `keep_bytes`; without a
-    limit all. With `record_time` the age goes by record times. With `compact` only the newest record
-    of each key is kept, as far as records are in the object store."""
+    limit all. With `record_time` the age goes by record times. With `compact` only the newest
+    record of each key is kept, as far as records are in the object store."""
     body = {
         "age_seconds": keep_seconds,
         "bytes": keep_bytes,
@@ -234,7 +234,7 @@ def _at_least(least: int, name: str, number: int | None) -> str:
     return str(number)
 
 
-def place(
+def position(
     stream: Subject,
     offset: str,
     begin: Mapping[str, str],
@@ -257,10 +257,10 @@ def place(
     )
 
 
-def pages(stream: Subject, place: ReadPosition, operation: Operation[None]) -> Operation[None]:
+def pages(stream: Subject, position: ReadPosition, operation: Operation[None]) -> Operation[None]:
     """Run the operation of a reader. One of whole records learns first what their values are."""
-    if place.whole:
-        place.json_values = is_json((yield from known_type(stream)))
+    if position.whole:
+        position.json_values = is_json((yield from known_type(stream)))
     yield from operation
 
 

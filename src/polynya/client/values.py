@@ -166,7 +166,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def _whole(self, end: tuple[int, int] | None) -> list[Record]:
-        """Return whole records. The record number alone places a reader between them."""
+        """Return whole records. The record number alone positions a reader between them."""
         found = []
         for raw in self.raws:
             whole = whole_record(raw)
@@ -243,16 +243,16 @@ def encode(value: Json) -> bytes:
         except UNREADABLE as error:
             raise ValueError(f"the msgspec.Raw is not valid JSON: {error}") from None
     text = _encoder.encode(value)
-    if b"null" in text and (place := _not_finite(msgspec.to_builtins(value))) is not None:
+    if b"null" in text and (inner_path := _not_finite(msgspec.to_builtins(value))) is not None:
         raise ValueError(
-            f"the record has NaN or an infinity{f' at {place}' if place else ''}, which JSON lacks; "
+            f"the record has NaN or an infinity{f' at {inner_path}' if inner_path else ''}, which JSON lacks; "
             "expected finite numbers: pass None, a string or msgspec.Raw(...) in its place"
         )
     return text
 
 
 def _not_finite(value: Any, path: str = "") -> str | None:
-    """Return the place of a number that JSON lacks, or None. msgspec encodes it as null."""
+    """Return the path of a number that JSON lacks, or None. msgspec encodes it as null."""
     if isinstance(value, float):
         return None if abs(value) < float("inf") else path.lstrip(".")
     within: Iterable[tuple[str, Any]] = ()
@@ -261,7 +261,12 @@ def _not_finite(value: Any, path: str = "") -> str | None:
     elif isinstance(value, list | tuple):
         within = ((f"{path}[{at}]", inner) for at, inner in enumerate(value))
     return next(
-        (found for place, inner in within if (found := _not_finite(inner, place)) is not None), None
+        (
+            found
+            for inner_path, inner in within
+            if (found := _not_finite(inner, inner_path)) is not None
+        ),
+        None,
     )
 
 

@@ -86,20 +86,20 @@ class Turn:
 
     def _stream(self, link: LeasedStream) -> Operation[None]:
         """Handle the records that were pending when the lease started."""
-        place = ReadPosition(link.path, link.acked_offset)
+        position = ReadPosition(link.path, link.acked_offset)
         self._earlier = self.lease.failed_attempts(link)
-        while place.offset < link.tail_offset and not self.over:
+        while position.offset < link.tail_offset and not self.over:
             try:
-                page, now = yield from _timed(place.get(self._retry))
+                page, now = yield from _timed(position.get(self._retry))
             except errors.Trimmed as trimmed:
-                if trimmed.retained_offset <= place.offset:
+                if trimmed.retained_offset <= position.offset:
                     raise
-                place.offset = trimmed.retained_offset  # earlier records were trimmed
+                position.offset = trimmed.retained_offset  # earlier records were trimmed
                 continue
             except (errors.StreamNotFound, errors.StreamGone, errors.StreamReplaced):
                 self.lease.handled.pop(link.path, None)  # the stream's deletion removed the cursor
                 return
-            place.move(page)
+            position.move(page)
             yield from self._page(page, now)
             if self._given_back is not None:
                 return
@@ -162,7 +162,7 @@ class Turn:
 
     def _ack(self, *, done: bool) -> Operation[Done]:
         """Send the cursors. Raises `LeaseLost`."""
-        told = dict(self.lease.handled)
+        handled = dict(self.lease.handled)
         try:
             answer = yield from call(
                 self.lease.ack(done=done), self._retry, "acknowledge", done_in, repeatable=True
@@ -176,7 +176,7 @@ class Turn:
                     self.lease.ack(done=done), self._retry, "acknowledge", done_in, repeatable=True
                 )
             )
-        for stream, offset in told.items():
+        for stream, offset in handled.items():
             if self.lease.handled.get(stream) == offset:
                 del self.lease.handled[stream]
         return answer
@@ -338,9 +338,9 @@ class Worker:
     def _wait(self) -> Operation[set[int]]:
         """Long-poll the wake stream; return the lanes that it names, or none if workers came or
         went."""
-        place = self._wakes
-        page, self._now = yield from _timed(place.get(self._retry, "long-poll"))
-        place.move(page)
+        position = self._wakes
+        page, self._now = yield from _timed(position.get(self._retry, "long-poll"))
+        position.move(page)
         lanes, have_changed = set(), False
         for raw in page.raws:
             try:

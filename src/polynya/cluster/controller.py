@@ -138,10 +138,10 @@ class Controller:
     async def _bear(self) -> float:
         """Propose the first map once every node is up with a release that knows maps. An older
         release could not read the log after that."""
-        told = await self._view.gather()
-        here = {node for node, _ in told}
+        reported = await self._view.gather()
+        here = {node for node, _ in reported}
         if (
-            all(part.maps >= KNOWS_MAPS for part in told.values())
+            all(part.maps >= KNOWS_MAPS for part in reported.values())
             and here >= set(self._start.identity.nodes)
             and self._start.identity.nodes
         ):
@@ -174,9 +174,11 @@ class Controller:
         if now.epoch and record is not None and record.state != NodeState.REMOVED:
             own, cores = cluster.own, self._start.cores
             zone = own.zone or record.zone
-            told = NodeAnnounce(own.id, own.peer, own.http, zone, cores, *self._kafka_of(record))
-            if any(getattr(record, name) != getattr(told, name) for name in _ANNOUNCED):
-                await self._propose(told)
+            reported = NodeAnnounce(
+                own.id, own.peer, own.http, zone, cores, *self._kafka_of(record)
+            )
+            if any(getattr(record, name) != getattr(reported, name) for name in _ANNOUNCED):
+                await self._propose(reported)
             if not self._announces_kafka():
                 return WAIT_SECONDS
         return IDLE_SECONDS

@@ -54,16 +54,16 @@ class CostView:
             return rows
         question = msgspec.msgpack.encode(hours)
 
-        async def ask(where: tuple[int, int], place: int) -> None:
+        async def ask(where: tuple[int, int], core_id: int) -> None:
             try:
                 async with asyncio.timeout(GATHER_SECONDS):
-                    answer = await ask_core(transport, place, KIND_COST, question)
+                    answer = await ask_core(transport, core_id, KIND_COST, question)
                 rows[where] = msgspec.msgpack.decode(answer, type=list[Row])
             except (PolynyaError, TimeoutError, *UNREADABLE):
                 return
 
-        places = other_cores(transport, own)
-        await asyncio.gather(*(ask(where, place) for where, place in places.items()))
+        core_ids = other_cores(transport, own)
+        await asyncio.gather(*(ask(where, core_id) for where, core_id in core_ids.items()))
         return rows
 
     def _answer(self, body: bytes, reply: Reply, sender: int) -> None:

@@ -45,16 +45,18 @@ log = logging.getLogger("polynya.node")
 async def learn(config: Config) -> DiscoveredCluster:
     """Return the cluster's newest history and its group count, from the reachable nodes and the
     store."""
-    told = await ask_others(config, config.cluster.others)
-    histories = [hello.history for hello in told.values()]
+    hellos = await ask_others(config, config.cluster.others)
+    histories = [hello.history for hello in hellos.values()]
     if config.cluster.others:
         histories.append(await _of_the_store(config))
-    newest = max((hello for hello in told.values()), key=lambda hello: hello.history, default=None)
+    newest = max(
+        (hello for hello in hellos.values()), key=lambda hello: hello.history, default=None
+    )
     groups = newest.groups if newest is not None else 0
     return DiscoveredCluster(
         max(histories, default=0),
         groups,
-        next((hello.node for hello in told.values() if hello.removed), 0),
+        next((hello.node for hello in hellos.values() if hello.removed), 0),
     )
 
 
@@ -93,7 +95,7 @@ async def _ask(config: Config, node: ClusterNode, tls: PeerTls | None) -> Hello 
         asks=True,
     )
     try:
-        return await Dialer(own, node.id, node.peer_place, tls, LinkEvents()).ask()
+        return await Dialer(own, node.id, node.peer_address, tls, LinkEvents()).ask()
     except OSError:
         return None
 
@@ -117,8 +119,10 @@ async def _of_the_store(config: Config) -> int:
 async def differs(config: Config, identity: NodeIdentity, unheard: set[int]) -> bool:
     """Ask the nodes in `unheard` once. Return True if one belongs to another history or group count
     than this folder. Remove the nodes that agree from `unheard`."""
-    told = await ask_others(config, [node for node in config.cluster.others if node.id in unheard])
-    for number, hello in told.items():
+    hellos = await ask_others(
+        config, [node for node in config.cluster.others if node.id in unheard]
+    )
+    for number, hello in hellos.items():
         if is_other(config, identity, DiscoveredCluster(hello.history, hello.groups)):
             return True
         if hello.history == identity.history:

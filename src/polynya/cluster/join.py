@@ -65,7 +65,7 @@ def transport_of(start: CoreStart) -> Transport | None:
             history=start.identity.history,
             node=start.identity.node,
             groups=start.groups,
-            others={node.id: node.peer_place for node in cluster.others},
+            others={node.id: node.peer_address for node in cluster.others},
             listener=shared_listener(start.peer_host, start.peer_port),
             tls=peer_tls_of(cluster),
         )
@@ -181,7 +181,7 @@ class ClusterMember:
             if number == self._start.identity.node:
                 continue
             if record.state != NodeState.REMOVED and record.peer:
-                self.links.add_node(number, ClusterNode(number, record.peer, "").peer_place)
+                self.links.add_node(number, ClusterNode(number, record.peer, "").peer_address)
             elif record.state == NodeState.REMOVED:
                 self.links.dismiss_node(number, now.epoch)
             elif number in self.links.nodes:

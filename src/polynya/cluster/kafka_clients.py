@@ -26,13 +26,13 @@ class KafkaClients:
 
     def __init__(
         self,
-        place: tuple[int, int],
+        core_id: tuple[int, int],
         transport: Transport | None,
         now: Callable[[], float] = monotonic,
     ) -> None:
-        """`place`: the numbers of this node and core."""
+        """`core_id`: the numbers of this node and core."""
         self.here = ClientInstances()
-        self._place, self._transport, self._now = place, transport, now
+        self._core, self._transport, self._now = core_id, transport, now
         if transport is not None:
             transport.on(KIND_CLIENTS, self._answer)
 
@@ -54,7 +54,7 @@ class KafkaClients:
             if each.client.client_id.startswith(query.prefix)
             and each.client.client_instance_id > query.after
         )
-        return _first(_row(each, now, self._place) for each in found)
+        return _first(_row(each, now, self._core) for each in found)
 
     async def _others(self, query: ClientsQuery) -> list[ClientRow]:
         transport = self._transport
@@ -62,16 +62,16 @@ class KafkaClients:
             return []
         asked = msgspec.msgpack.encode(query)
 
-        async def ask(place: int) -> list[ClientRow]:
+        async def ask(core_id: int) -> list[ClientRow]:
             try:
                 async with asyncio.timeout(GATHER_SECONDS):
-                    answer = await ask_core(transport, place, KIND_CLIENTS, asked)
+                    answer = await ask_core(transport, core_id, KIND_CLIENTS, asked)
                 return msgspec.msgpack.decode(answer, type=list[ClientRow])
             except (PolynyaError, TimeoutError, *UNREADABLE):
                 return []
 
-        places = other_cores(transport, self._place[0]).values()
-        return [row for rows in await asyncio.gather(*map(ask, places)) for row in rows]
+        core_ids = other_cores(transport, self._core[0]).values()
+        return [row for rows in await asyncio.gather(*map(ask, core_ids)) for row in rows]
 
     def _answer(self, body: bytes, reply: Reply, sender: int) -> None:
         reply(msgspec.msgpack.encode(self._own(msgspec.msgpack.decode(body, type=ClientsQuery))))
@@ -81,7 +81,7 @@ def _first(rows: Iterable[ClientRow]) -> list[ClientRow]:
     return nsmallest(LISTED_MAX, rows, key=lambda row: row.client_instance_id)
 
 
-def _row(instance: Instance, now: float, place: tuple[int, int]) -> ClientRow:
+def _row(instance: Instance, now: float, core_id: tuple[int, int]) -> ClientRow:
     client = instance.client
     row = ClientRow(
         client.client_instance_id,
@@ -96,4 +96,4 @@ def _row(instance: Instance, now: float, place: tuple[int, int]) -> ClientRow:
         round(max(0.0, now - instance.heard_at), 3),
         instance.is_terminating,
     )
-    return structs.replace(row, node=place[0], core=place[1])
+    return structs.replace(row, node=core_id[0], core=core_id[1])

@@ -88,7 +88,7 @@ class ClusterMapCache:
         any node may answer."""
         self._behind.intersection_update(self.now.members)
         for node in sorted(self._behind):
-            self._tell(node)
+            self._send_map(node)
         others = [number for number in self.now.members if number != self._node]
         if self._core or self._transport is None or not others:
             return
@@ -110,11 +110,11 @@ class ClusterMapCache:
         self.take(found)
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
-        told = msgspec.msgpack.decode(body, type=int | ClusterMap)
-        if isinstance(told, int):
-            reply(_ENCODER.encode(self.now) if self.now.epoch > told else b"")
+        received = msgspec.msgpack.decode(body, type=int | ClusterMap)
+        if isinstance(received, int):
+            reply(_ENCODER.encode(self.now) if self.now.epoch > received else b"")
         elif sender == 0 or (self._core == 0 and node_of(sender)):
-            self.take(told)
+            self.take(received)
             reply(b"")
 
     def _met(self, hello: Hello) -> None:
@@ -122,9 +122,9 @@ class ClusterMapCache:
         current majority to ask."""
         if self._core == hello.core == 0 and hello.epoch < self.now.epoch:
             self._behind.add(hello.node)
-            self._tell(hello.node)
+            self._send_map(hello.node)
 
-    def _tell(self, node: int) -> None:
+    def _send_map(self, node: int) -> None:
         def done(answer: bytes | BaseException) -> None:
             if not isinstance(answer, BaseException):
                 self._behind.discard(node)
@@ -154,7 +154,7 @@ class NodeHosts:
 
 def _hosts_of(nodes: Iterable[ClusterNode | NodeRecord]) -> frozenset[str]:
     return frozenset(
-        bare_host(place) for node in nodes for place in (node.peer, urlsplit(node.http).netloc)
+        bare_host(netloc) for node in nodes for netloc in (node.peer, urlsplit(node.http).netloc)
     ) - {""}
 
 

@@ -98,10 +98,10 @@ class PlacementReconciler:
     async def _drop(self, group: int) -> bool:
         """Drop a replica that is out of the map, once the group's leader confirms that it is no
         member."""
-        told_ms = self._core.now_ms()
+        reported_ms = self._core.now_ms()
         status = await self._reconfiguration.status(group)
         if not status.settled or self._core.node in status.configuration.members:
             return False
-        await self._lifecycle.drop(group, told_ms=told_ms)
+        await self._lifecycle.drop(group, reported_ms=reported_ms)
         log.info("dropped a replica", extra={"group": group})
         return True

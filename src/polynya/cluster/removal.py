@@ -47,7 +47,7 @@ class Removal:
         self._mark()
         self._stop(self._start.supervisor_pid, signal.SIGTERM)
 
-    def told(self, by: int, epoch: int) -> None:
+    def on_removed(self, by: int, epoch: int) -> None:
         """Exit because node `by` rejects this one: its map of `epoch` has this node as removed."""
         if epoch <= self._maps.now.epoch:  # the own map is as new and has this node as a member
             return

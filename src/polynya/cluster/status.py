@@ -56,7 +56,7 @@ class Replica(msgspec.Struct, frozen=True):
     forgotten: list[int] | None = None
 
 
-class Told(msgspec.Struct, frozen=True):
+class CoreStatus(msgspec.Struct, frozen=True):
     """The status report of one core. `maps`: 0 from a release without maps; `epoch`: of its newest
     map."""
 
@@ -81,12 +81,13 @@ class Told(msgspec.Struct, frozen=True):
     ahead: float = 0.0
 
 
-ByCore = dict[tuple[int, int], Told]
+ByCore = dict[tuple[int, int], CoreStatus]
 """The report of each (node, core); those that did not answer are missing."""
 
 
 class MemberReport(msgspec.Struct, frozen=True):
-    """The facts that one core of a cluster adds to the view; of a standalone node there are none."""
+    """The facts that one core of a cluster adds to the view; of a standalone node there are
+    none."""
 
     replicas: Callable[[], list[Replica]] = list
     lost: Callable[[], list[int]] = list  # groups whose replica here has lost its data
@@ -130,10 +131,10 @@ class ClusterView:
         }
         if self._maps is None:
             return {**shown, "nodes": [], "groups": [], "problems": [], "notes": []}
-        told = await self.gather()
+        statuses = await self.gather()
         now = self._maps.now
-        nodes, groups = described(now, identity.groups, told)
-        shown["level"] = min(part.works_at for part in told.values())
+        nodes, groups = described(now, identity.groups, statuses)
+        shown["level"] = min(part.works_at for part in statuses.values())
         shown |= {"epoch": now.epoch, "replicas": now.replicas, "rebalancing": now.balancing}
         found = (
             list(problems(now, nodes, groups))
@@ -153,8 +154,8 @@ class ClusterView:
             *reader_notes(now, nodes, identity.groups),
             *store_notes(nodes),
             *disk_notes(nodes),
-            *clock_notes(told),
-            *trust_notes(nodes, told),
+            *clock_notes(statuses),
+            *trust_notes(nodes, statuses),
         ]
         return {
             **shown,
@@ -172,45 +173,45 @@ class ClusterView:
             self._asking.done() and loop.time() - self._asked > HEALTH_SECONDS
         ):
             self._asking, self._asked = loop.create_task(self.look()), loop.time()
-        told = await asyncio.shield(self._asking)
+        statuses = await asyncio.shield(self._asking)
         return {
-            "healthy": not told["problems"],
-            "nodes": len(told["nodes"]),
-            "problems": told["problems"],
-            "notes": told["notes"],
+            "healthy": not statuses["problems"],
+            "nodes": len(statuses["nodes"]),
+            "problems": statuses["problems"],
+            "notes": statuses["notes"],
         }
 
     async def gather(self) -> ByCore:
         """Ask all cores of all nodes; those that do not answer are missing."""
         start = self._start
         own = start.identity.node
-        told = {(own, start.core): self._told()}
+        statuses = {(own, start.core): self._own_status()}
         if self._transport is None:
-            return told
-        places = other_cores(self._transport, own)
+            return statuses
+        core_ids = other_cores(self._transport, own)
 
-        async def ask(transport: Transport, where: tuple[int, int], place: int) -> None:
+        async def ask(transport: Transport, where: tuple[int, int], core_id: int) -> None:
             asked = self.clock()
             try:
                 async with asyncio.timeout(GATHER_SECONDS):
-                    answer = await ask_core(transport, place, KIND_STATUSES)
-                part = msgspec.msgpack.decode(answer, type=Told)
+                    answer = await ask_core(transport, core_id, KIND_STATUSES)
+                part = msgspec.msgpack.decode(answer, type=CoreStatus)
             except (PolynyaError, TimeoutError, *UNREADABLE):
                 return
             if not math.isfinite(part.clock):  # NaN or infinite: treated as not sent
                 part = msgspec.structs.replace(part, clock=0.0)
-            told[where] = msgspec.structs.replace(
+            statuses[where] = msgspec.structs.replace(
                 part, ahead=_ahead(part.clock, asked, self.clock())
             )
 
         await asyncio.gather(
-            *(ask(self._transport, where, place) for where, place in places.items())
+            *(ask(self._transport, where, core_id) for where, core_id in core_ids.items())
         )
-        return told
+        return statuses
 
-    def _told(self) -> Told:
+    def _own_status(self) -> CoreStatus:
         links = None if self._transport is None else self._transport.node_links
-        return Told(
+        return CoreStatus(
             __version__,
             self._own.replicas(),
             KNOWS_MAPS,
@@ -239,7 +240,7 @@ class ClusterView:
         ]
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
-        reply(msgspec.msgpack.encode(self._told()))
+        reply(msgspec.msgpack.encode(self._own_status()))
 
 
 def replica_of(group: int, status: Status, node: int) -> Replica:
@@ -265,10 +266,10 @@ def replica_of(group: int, status: Status, node: int) -> Replica:
     )
 
 
-def observed(told: ByCore) -> ClusterObservation:
+def observed(statuses: ByCore) -> ClusterObservation:
     """Return the planner's input from the reports."""
     best: dict[int, tuple[int, Replica]] = {}
-    for (node, _), part in told.items():
+    for (node, _), part in statuses.items():
         for replica in part.replicas:
             if replica.configuration is not None and (
                 replica.group not in best or best[replica.group][1].term < replica.term
@@ -279,16 +280,16 @@ def observed(told: ByCore) -> ClusterObservation:
         for group, (node, replica) in best.items()
         if replica.configuration is not None
     }
-    return ClusterObservation(frozenset(node for node, _ in told), groups)
+    return ClusterObservation(frozenset(node for node, _ in statuses), groups)
 
 
 def described(
-    now: ClusterMap, groups: int, told: ByCore
+    now: ClusterMap, groups: int, statuses: ByCore
 ) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
     """Return the nodes by id, and all groups."""
-    shown = [_group(now, group, told) for group in range(groups + 1)]
+    shown = [_group(now, group, statuses) for group in range(groups + 1)]
     leaderless = any(not group["leader"] for group in shown)
-    nodes = {number: _node(now, number, told) for number in now.members}
+    nodes = {number: _node(now, number, statuses) for number in now.members}
     for number, node in nodes.items():
         node["condition"] = _condition(now, number, node, unsure=leaderless and not node["up"])
     return nodes, shown
@@ -456,9 +457,9 @@ def disk_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
     return (f"node {number}: {node['disk']}" for number, node in nodes.items() if node["disk"])
 
 
-def clock_notes(told: ByCore) -> Iterable[str]:
+def clock_notes(statuses: ByCore) -> Iterable[str]:
     """Yield the nodes whose clock differs from the median by more than `CLOCK_SECONDS`."""
-    ahead = {node: part.ahead for (node, _), part in told.items() if part.clock}
+    ahead = {node: part.ahead for (node, _), part in statuses.items() if part.clock}
     first, last = (
         min(ahead, key=lambda node: ahead[node], default=0),
         max(ahead, key=lambda node: ahead[node], default=0),
@@ -491,21 +492,21 @@ def _ahead(clock: float, asked: float, answered: float) -> float:
     return 0.0 if not clock else max(clock - answered, 0.0) + min(clock - asked, 0.0)
 
 
-def trust_notes(nodes: dict[int, dict[str, Any]], told: ByCore) -> Iterable[str]:
+def trust_notes(nodes: dict[int, dict[str, Any]], statuses: ByCore) -> Iterable[str]:
     """Yield expiring certificates, duplicate node ids and rejected connections between running
     nodes, for operators."""
     twins: dict[int, str] = {}
     for number in nodes:
         yield from {
             f"node {number}: {part.certificate}": None
-            for (where, _), part in told.items()
+            for (where, _), part in statuses.items()
             if where == number and part.certificate
         }
-    for (where, _), part in sorted(told.items()):
-        for number, place in part.twins.items():
+    for (where, _), part in sorted(statuses.items()):
+        for number, core_id in part.twins.items():
             twins.setdefault(
                 number,
-                f"a second process at {place} uses the id of node {number}, and node {where} "
+                f"a second process at {core_id} uses the id of node {number}, and node {where} "
                 "rejects it",
             )
     for _, said in sorted(twins.items()):
@@ -513,19 +514,19 @@ def trust_notes(nodes: dict[int, dict[str, Any]], told: ByCore) -> Iterable[str]
     for number, node in nodes.items():
         found = {
             (where, part.refusals[number]): None
-            for (where, _), part in sorted(told.items())
+            for (where, _), part in sorted(statuses.items())
             if number in part.refusals
         }
         for where, reason in list(found)[:TRUST_SHOWN] if not node["up"] else ():
             yield f"node {where} and node {number}: {reason}"
 
 
-def _node(now: ClusterMap, number: int, told: ByCore) -> dict[str, Any]:
+def _node(now: ClusterMap, number: int, statuses: ByCore) -> dict[str, Any]:
     record = now.nodes[number]
-    parts = [part for (where, _), part in told.items() if where == number]
+    parts = [part for (where, _), part in statuses.items() if where == number]
     led = sum(replica.role == "leader" for part in parts for replica in part.replicas)
     has = sum(len(part.replicas) for part in parts)
-    lags = [part.lags[number] for part in told.values() if number in part.lags]
+    lags = [part.lags[number] for part in statuses.values() if number in part.lags]
     return {
         "id": number,
         "http": record.http,
@@ -553,7 +554,7 @@ def _node(now: ClusterMap, number: int, told: ByCore) -> dict[str, Any]:
         "unheard_by": sorted(
             {
                 where
-                for (where, _), part in told.items()
+                for (where, _), part in statuses.items()
                 if parts and where in now.nodes and number in part.unheard
             }
         ),
@@ -561,11 +562,11 @@ def _node(now: ClusterMap, number: int, told: ByCore) -> dict[str, Any]:
     }
 
 
-def _group(now: ClusterMap, group: int, told: ByCore) -> dict[str, Any]:
+def _group(now: ClusterMap, group: int, statuses: ByCore) -> dict[str, Any]:
     """Return a group's state from its leader, else from the newest follower."""
     found = {
         where: replica
-        for (where, _), part in told.items()
+        for (where, _), part in statuses.items()
         for replica in part.replicas
         if replica.group == group
     }

@@ -67,9 +67,9 @@ class ZoneTraffic:
         for number, front in enumerate(self.clients):
             for inward, counts in ((True, front.came), (False, front.went)):
                 for zone in zones & counts.keys():
-                    place = (number, inward, zone)
-                    grown = counts[zone] - self._last_of_clients[place]
-                    self._last_of_clients[place] = counts[zone]
+                    counter_key = (number, inward, zone)
+                    grown = counts[zone] - self._last_of_clients[counter_key]
+                    self._last_of_clients[counter_key] = counts[zone]
                     if grown:
                         key = (zone, own) if inward else (own, zone)
                         self._bytes[(*key, PAYLOAD)] += grown

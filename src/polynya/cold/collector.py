@@ -95,7 +95,7 @@ class Collector:
         self._tables = TableSweeper(groups, store)
         self._next_sweep_ms = 0
         self._name, self._asking = token_hex(16), asyncio.Lock()
-        self._places: dict[int, int] = {}  # in the packs of home groups: the next pass goes on
+        self._positions: dict[int, int] = {}  # in the packs of home groups: the next pass goes on
 
     async def run(self) -> None:
         """Collect until cancelled."""
@@ -140,8 +140,8 @@ class Collector:
         publish."""
         left = SETTLE_MAX
         for home, machine in list(self._groups.machines().items()):
-            place = self._places.get(home, 0)
-            unsettled, self._places[home] = self._unsettled(machine, place)
+            position = self._positions.get(home, 0)
+            unsettled, self._positions[home] = self._unsettled(machine, position)
             asked = dict[int, list[str]]()
             for key, group in unsettled:
                 asked.setdefault(group, []).append(key)
@@ -152,7 +152,7 @@ class Collector:
                 if key in forgotten[group] or self._is_open(group, key)
             ]
             if len(opened) > left:
-                self._places[home] = place
+                self._positions[home] = position
             for group, key in opened[:left]:
                 await self.settle(group, home, [key])
                 left -= 1
@@ -183,13 +183,13 @@ class Collector:
             return
         machines, asked = self._groups.machines(), dict[tuple[int, int], list[str]]()
         for home, machine in list(machines.items()):
-            place = 0
+            position = 0
             while True:
-                unsettled, place = self._unsettled(machine, place)
+                unsettled, position = self._unsettled(machine, position)
                 for key, group in unsettled:
                     if group not in machines:
                         asked.setdefault((group, home), []).append(key)
-                if not place:
+                if not position:
                     break
                 await asyncio.sleep(0)
         for (group, home), keys in asked.items():
@@ -226,18 +226,18 @@ class Collector:
             released -= {each.pack for each in waiting if isinstance(each, ReleasePack)}
         return released
 
-    def _unsettled(self, machine: Machine, place: int) -> tuple[list[tuple[str, int]], int]:
+    def _unsettled(self, machine: Machine, position: int) -> tuple[list[tuple[str, int]], int]:
         """Return (pack, group) of packs that are not released and older than `settle_after_ms`:
-        of the newest and of some from a place on. Return the next place, or 0."""
+        of the newest and of some from a position on. Return the next position, or 0."""
         before_ms = self._groups.now_ms() - self._settings.settle_after_ms
-        packs, place = machine.packs.owned.some(place, LOOK_MAX)
+        packs, position = machine.packs.owned.some(position, LOOK_MAX)
         found = [
             (key, group)
             for key, pack in packs
             if pack.written_ms <= before_ms and key not in self._in_flight
             for group in pack.groups
         ]
-        return found, place
+        return found, position
 
     async def _delete(self) -> None:
         """Delete objects first, then log it. A crash between the two repeats the deletion."""

@@ -5,10 +5,9 @@ The fault affects only that stream. The flusher skips it, its hot bytes do not c
 memory limits, and its journal segments stay. The fault is dropped when the stream is deleted or
 trimmed past the damage. After a restart the flusher detects it again.
 
-Slices and pages of the object store that readers of one core found damaged or short are recorded here
-too. A reader gets an error each time. Health checks and metrics tell of the object until it is read
-whole, or is gone: it may be restored from a copy, merged, or deleted with its streams.
-"""
+Slices and pages of the object store that readers of one core found damaged or short are recorded
+here too. A reader gets an error each time. Health checks and metrics tell of the object until it is
+read whole, or is gone: it may be restored from a copy, merged, or deleted with its streams."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from polynya.stream.state.model import ColdSlice, Stream
 from polynya.wire.slice_building import is_intact
 
 NAMED_MAX = 20  # maximum number of streams named in one message
-PLACES_MAX = 1000  # damaged places; more are counted at their next reads alone
+LOCATIONS_MAX = 1000  # damaged locations; more are counted at their next reads alone
 OBJECTS_NAMED_MAX = 5  # in one message
 log = logging.getLogger("polynya.tier")
 
@@ -147,19 +146,19 @@ class FaultedStreams:
 
 
 class DamagedObjects:
-    """The places that could not be read, the oldest first."""
+    """The locations that could not be read, the oldest first."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[str, int], str] = {}  # object and offset -> the reason
+        self._locations: dict[tuple[str, int], str] = {}  # object and offset -> the reason
         self._reads = 0
 
     def note(self, cold: ColdSlice, fault: Exception) -> None:
-        """Record a read that found damage. A place is logged once."""
-        place = (cold.pack, cold.offset)
+        """Record a read that found damage. A location is logged once."""
+        location = (cold.pack, cold.offset)
         self._reads += 1
-        if place in self._places or len(self._places) >= PLACES_MAX:
+        if location in self._locations or len(self._locations) >= LOCATIONS_MAX:
             return
-        self._places[place] = str(fault)
+        self._locations[location] = str(fault)
         log.error(
             "an object in the object store is damaged: its readers get an error. Run 'polynya "
             "store verify', and restore the object from a copy",
@@ -167,20 +166,22 @@ class DamagedObjects:
         )
 
     def clear(self, cold: ColdSlice) -> None:
-        """Forget a place that was read whole."""
-        if self._places:
-            self._places.pop((cold.pack, cold.offset), None)
+        """Forget a location that was read whole."""
+        if self._locations:
+            self._locations.pop((cold.pack, cold.offset), None)
 
     def gone(self, key: str) -> None:
         """Forget an object that is no longer in the store."""
-        if self._places:
-            self._places = {place: why for place, why in self._places.items() if place[0] != key}
+        if self._locations:
+            self._locations = {
+                location: why for location, why in self._locations.items() if location[0] != key
+            }
 
     def trouble(self) -> str | None:
         """Return the message for health checks, or None."""
-        if not self._places:
+        if not self._locations:
             return None
-        names = list(dict.fromkeys(key for key, _ in self._places))
+        names = list(dict.fromkeys(key for key, _ in self._locations))
         more = (
             f" and {len(names) - OBJECTS_NAMED_MAX} more" if len(names) > OBJECTS_NAMED_MAX else ""
         )
@@ -192,6 +193,6 @@ class DamagedObjects:
     def samples(self) -> dict[str, float]:
         """Return the metrics."""
         return {
-            "polynya_damaged_places": len(self._places),
+            "polynya_damaged_places": len(self._locations),
             "polynya_damaged_reads_total": self._reads,
         }

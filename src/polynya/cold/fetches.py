@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from polynya.base.errors import Unavailable
 
 Value = TypeVar("Value")
-Place = tuple[str, int]  # (object key, offset)
+Location = tuple[str, int]  # (object key, offset)
 
 
 class PackGone(Unavailable):
@@ -38,43 +38,45 @@ class Fetches(Generic[Value]):
         self.kept_bytes = 0
         self._bytes_max = bytes_max
         self._cost = cost
-        self._kept: OrderedDict[Place, Value] = OrderedDict()  # least recently used first
-        self._fetching: dict[Place, asyncio.Task[Value]] = {}
+        self._kept: OrderedDict[Location, Value] = OrderedDict()  # least recently used first
+        self._fetching: dict[Location, asyncio.Task[Value]] = {}
 
-    def kept(self, place: Place) -> Value | None:
+    def kept(self, location: Location) -> Value | None:
         """Return the cached value, or None."""
-        found = self._kept.get(place)
+        found = self._kept.get(location)
         if found is not None:
-            self._kept.move_to_end(place)
+            self._kept.move_to_end(location)
         return found
 
-    async def fetch(self, place: Place, begin: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
-        """Return the result of `begin`, which is called only if no fetch of the place is in flight.
-        Raises as `begin`."""
-        return await asyncio.shield(self._fetching.get(place) or self.begin(place, begin))
+    async def fetch(
+        self, location: Location, begin: Callable[[], Coroutine[Any, Any, Value]]
+    ) -> Value:
+        """Return the result of `begin`, which is called only if no fetch of the location is in
+        flight. Raises as `begin`."""
+        return await asyncio.shield(self._fetching.get(location) or self.begin(location, begin))
 
-    def keep(self, place: Place, value: Value) -> None:
-        """Cache a value, unless the place has one or the value is larger than the cache."""
+    def keep(self, location: Location, value: Value) -> None:
+        """Cache a value, unless the location has one or the value is larger than the cache."""
         size = self._cost(value)
-        if size > self._bytes_max or place in self._kept:
+        if size > self._bytes_max or location in self._kept:
             return
-        self._kept[place] = value
+        self._kept[location] = value
         self.kept_bytes += size
         while self.kept_bytes > self._bytes_max:
             self.kept_bytes -= self._cost(self._kept.popitem(last=False)[1])
 
-    def is_idle(self, place: Place, at_once: int) -> bool:
-        """Report whether the place is neither cached nor fetched, and fewer fetches are in
+    def is_idle(self, location: Location, at_once: int) -> bool:
+        """Report whether the location is neither cached nor fetched, and fewer fetches are in
         flight."""
-        busy = len(self._fetching) >= at_once or place in self._fetching
-        return not busy and place not in self._kept
+        busy = len(self._fetching) >= at_once or location in self._fetching
+        return not busy and location not in self._kept
 
     def begin(
-        self, place: Place, begin: Callable[[], Coroutine[Any, Any, Value]]
+        self, location: Location, begin: Callable[[], Coroutine[Any, Any, Value]]
     ) -> asyncio.Task[Value]:
-        """Begin a fetch of a place that none is in flight of."""
-        task = self._fetching[place] = asyncio.create_task(self._fetch(place, begin))
-        task.add_done_callback(partial(self._fetched, place))
+        """Begin a fetch of a location that none is in flight of."""
+        task = self._fetching[location] = asyncio.create_task(self._fetch(location, begin))
+        task.add_done_callback(partial(self._fetched, location))
         return task
 
     async def close(self) -> None:
@@ -84,12 +86,14 @@ class Fetches(Generic[Value]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _fetch(self, place: Place, begin: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
+    async def _fetch(
+        self, location: Location, begin: Callable[[], Coroutine[Any, Any, Value]]
+    ) -> Value:
         value = await begin()
-        self.keep(place, value)
+        self.keep(location, value)
         return value
 
-    def _fetched(self, place: Place, done: asyncio.Task[Value]) -> None:
-        del self._fetching[place]
+    def _fetched(self, location: Location, done: asyncio.Task[Value]) -> None:
+        del self._fetching[location]
         if not done.cancelled():
             done.exception()  # waiting callers raise it; mark it retrieved in case none is left

@@ -40,12 +40,13 @@ class PageReader:
 
     def begin(self, cold: ColdSlice) -> None:
         """Begin to fetch a page that is read soon."""
-        place = (cold.pack, cold.offset)
-        if self._pages.is_idle(place, AHEAD_AT_ONCE):
-            self._pages.begin(place, partial(self._fetch, cold))
+        location = (cold.pack, cold.offset)
+        if self._pages.is_idle(location, AHEAD_AT_ONCE):
+            self._pages.begin(location, partial(self._fetch, cold))
 
     async def page(self, cold: ColdSlice) -> Page:
-        """Return the page that an index entry stands for. Raises PackGone, CorruptData, Unavailable."""
+        """Return the page that an index entry stands for. Raises PackGone, CorruptData,
+        Unavailable."""
         found = self.kept(cold)
         if found is not None:
             return found

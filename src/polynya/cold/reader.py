@@ -48,15 +48,16 @@ class ColdReader:
         self._slices.keep((pack, offset), found)
 
     def begin(self, cold: ColdSlice) -> None:
-        """Begin to fetch a slice that is read soon, unless it is there or there is much to fetch."""
+        """Begin to fetch a slice that is read soon, unless it is there or there is much to
+        fetch."""
         if cold.is_page:
             self._pages.begin(cold)
             return
         if cold.is_inline:
             return
-        place = (cold.pack, cold.offset)
-        if cold.read_bytes <= AHEAD_BYTES_MAX and self._slices.is_idle(place, AHEAD_AT_ONCE):
-            self._slices.begin(place, partial(self._fetch, cold))
+        location = (cold.pack, cold.offset)
+        if cold.read_bytes <= AHEAD_BYTES_MAX and self._slices.is_idle(location, AHEAD_AT_ONCE):
+            self._slices.begin(location, partial(self._fetch, cold))
 
     def kept_page(self, cold: ColdSlice) -> Index | None:
         """Return the entries of a page if they are in the cache."""
@@ -146,12 +147,12 @@ class ColdReader:
         The cache has whole slices: entries that are parts of one slice share a fetch."""
         if cold.is_inline:
             return slice_of(cold)
-        place = (cold.pack, cold.offset)
-        found = self._slices.kept(place)
+        location = (cold.pack, cold.offset)
+        found = self._slices.kept(location)
         if found is None:
             self.counters.misses += 1
             with step("cold read", {"polynya.object": cold.pack, "polynya.bytes": cold.read_bytes}):
-                found = await self._slices.fetch(place, partial(self._fetch, cold))
+                found = await self._slices.fetch(location, partial(self._fetch, cold))
         else:
             self.counters.hits += 1
         return found.run(cold)

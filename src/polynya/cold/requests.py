@@ -14,7 +14,7 @@ from polynya.stream.parts import ColdSlice
 
 GAP_BYTES_MAX = 64 * limits.KIB  # largest gap between two slices that one request fetches
 REQUEST_BYTES_MAX = 4 * limits.MIB
-_PLACE = attrgetter("pack", "offset")
+_LOCATION = attrgetter("pack", "offset")
 
 Answer = asyncio.Future[bytes | None]  # the stored bytes; None: fetch the slice alone
 
@@ -23,7 +23,7 @@ def cut_requests(slices: Sequence[ColdSlice]) -> list[list[ColdSlice]]:
     """Group slices that are neighbours in a pack into one request each. Parts of one slice are in
     one request."""
     requests: list[list[ColdSlice]] = []
-    for cold in sorted(slices, key=_PLACE):
+    for cold in sorted(slices, key=_LOCATION):
         if requests:
             first, last = requests[-1][0], requests[-1][-1]
             gap = cold.offset - last.offset - last.stored
@@ -83,9 +83,9 @@ class SliceRequests:
             if len(request) == 1:
                 _answer(waiting[request[0].pack, request[0].offset], None)
                 continue
-            places = {(cold.pack, cold.offset): cold for cold in request}
+            locations = {(cold.pack, cold.offset): cold for cold in request}
             task = asyncio.create_task(
-                self._fetch(list(places.values()), [waiting[place] for place in places])
+                self._fetch(list(locations.values()), [waiting[location] for location in locations])
             )
             self._running.add(task)
             task.add_done_callback(self._running.discard)

@@ -3,13 +3,13 @@ those that only evicted streams name.
 
 An interval of a core's diskless streams is a pack, however few bytes it has. A stream that is
 written rarely keeps each pack that has a slice of it. Such slices move together into one pack, also
-those that have no neighbours to be merged with. The smallest packs are chosen first, so a byte moves
-once for each size that its pack grows to.
+those that have no neighbours to be merged with. The smallest packs are chosen first, so a byte
+moves once for each size that its pack grows to.
 
-The index of an evicted stream is a part of its state in the object store. So the merger does not see
-which packs it names, and could not replace them. States are read only if the packs of a core are too
-many for its bytes, which stubs tell; and not again before there are more. A block of states with few
-streams is emptied as well: its streams return, and later go into one block with others.
+The index of an evicted stream is a part of its state in the object store. So the merger does not
+see which packs it names, and could not replace them. States are read only if the packs of a core
+are too many for its bytes, which stubs tell; and not again before there are more. A block of states
+with few streams is emptied as well: its streams return, and later go into one block with others.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ class _Stubs(msgspec.Struct):
 
 
 class HiddenPacks:
-    """The packs that evicted streams of a core name. `eviction` are the settings of the core's evictor."""
+    """The packs that evicted streams of a core name. `eviction` are the settings of the core's
+    evictor."""
 
     def __init__(self, groups: Groups, store: ObjectStore, eviction: EvictSettings) -> None:
         self._groups = groups
@@ -307,7 +308,7 @@ def packs_of(stream: Stream) -> list[tuple[int, int]]:
     """Return the pack number and the payload bytes of each slice; of a page 0, which is none."""
     if not stream.cold:
         return []
-    places = list(zip(index.pack_numbers(stream.cold), index.lengths(stream.cold), strict=True))
+    entries = list(zip(index.pack_numbers(stream.cold), index.lengths(stream.cold), strict=True))
     for begin, _ in index.pages(stream.cold):
-        places[begin] = 0, places[begin][1]
-    return places
+        entries[begin] = 0, entries[begin][1]
+    return entries

@@ -38,10 +38,12 @@ class StateReader:
     async def state(self, where: ColdSlice) -> bytes:
         """Return the state stored at `where`. Raises PackGone, CorruptData, or Unavailable if the
         store is unavailable."""
-        place = (where.pack, where.offset)
-        found = self._states.kept(place)
+        location = (where.pack, where.offset)
+        found = self._states.kept(location)
         return (
-            await self._states.fetch(place, partial(self._fetch, where)) if found is None else found
+            await self._states.fetch(location, partial(self._fetch, where))
+            if found is None
+            else found
         )
 
     async def close(self) -> None:

@@ -152,9 +152,9 @@ class PackVerifier:
         block."""
         blocks: dict[str, list[tuple[Stream, ColdSlice]]] = {}
         for number, view in enumerate(evicted_views(machine), 1):
-            place = slice_of(machine, view)
-            table.setdefault(place.pack, []).append(place)
-            blocks.setdefault(place.pack, []).append((view, place))
+            location = slice_of(machine, view)
+            table.setdefault(location.pack, []).append(location)
+            blocks.setdefault(location.pack, []).append((view, location))
             if number % SURVEY_STREAMS == 0:
                 await asyncio.sleep(0)
         for key, some in blocks.items():
@@ -162,9 +162,9 @@ class PackVerifier:
                 data = await self._store.get(key)
             except NotFound:  # the check of this pack reports it
                 continue
-            for view, place in some:
+            for view, location in some:
                 for cold in _named_by(
-                    machine, view, data[place.offset : place.offset + place.stored]
+                    machine, view, data[location.offset : location.offset + location.stored]
                 ):
                     _add(table, cold)
 

@@ -44,7 +44,7 @@ class ClusterNode(msgspec.Struct, frozen=True):
         return f"{self.id}={self.peer}={self.http}{more}"
 
     @property
-    def peer_place(self) -> tuple[str, int]:
+    def peer_address(self) -> tuple[str, int]:
         host, _, port = self.peer.rpartition(":")
         return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -95,9 +95,11 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.join or any(node.reader for node in self.nodes if node.id == self.node)
 
     @property
-    def listen_place(self) -> tuple[str, int]:
+    def listen_address(self) -> tuple[str, int]:
         """Return the host and port of this node's peer port."""
-        return ClusterNode(0, self.listen, "").peer_place if self.listen else self.own.peer_place
+        return (
+            ClusterNode(0, self.listen, "").peer_address if self.listen else self.own.peer_address
+        )
 
 
 def parse_cluster_id(text: str) -> str:
@@ -141,9 +143,9 @@ def _each(make: Callable[[Given], Made], given: Sequence[Given]) -> list[Made]:
     return made
 
 
-def parse_place(text: str) -> str:
+def parse_address(text: str) -> str:
     """Parse `HOST:PORT` or an empty text."""
-    if text.strip() and not _is_place(text.strip()):
+    if text.strip() and not _is_address(text.strip()):
         raise ValueError("expected HOST:PORT")
     return text.strip()
 
@@ -216,7 +218,7 @@ def checked_node(number: str, peer: str, http: str, zone: str = "", role: str = 
     """Return the node. Raise ValueError with the problem."""
     if not (number.isascii() and number.isdigit() and 1 <= int(number) <= NODE_MAX):
         raise ValueError(f"{number!r}: a node's id is a number from 1 to {NODE_MAX}")
-    if not _is_place(peer):
+    if not _is_address(peer):
         raise ValueError(f"node {number}: {peer!r}: expected the HOST:PORT of its peer port")
     url = _URL.fullmatch(http)
     if url is None or not _is_port(url[1] or "80"):
@@ -236,7 +238,7 @@ def checked_node(number: str, peer: str, http: str, zone: str = "", role: str = 
     return ClusterNode(int(number), peer, http.rstrip("/"), zone, role == "reader")
 
 
-def _is_place(text: str) -> bool:
+def _is_address(text: str) -> bool:
     host, _, port = text.rpartition(":")
     return _HOST.fullmatch(host) is not None and _is_port(port)
 
@@ -246,9 +248,9 @@ def _is_port(text: str) -> bool:
 
 
 def _table_text(numbered: tuple[int, dict[str, Any]]) -> str:
-    place, table = numbered
+    position, table = numbered
     known = (*NODE_KEYS, *NODE_KEYS_MORE)
-    number = table.get("id", place)
+    number = table.get("id", position)
     for key in table:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)

@@ -37,8 +37,8 @@ def _reach_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
             continue
         origin = f"{key} ({origins[key]})"
         try:
-            place = config.text_place if key == "text_listen" else split_listen(listen)
-            is_local = place is None or is_loopback(place[0])
+            address = config.text_address if key == "text_listen" else split_listen(listen)
+            is_local = address is None or is_loopback(address[0])
         except ValueError as error:
             yield f"{origin}: {listen!r}: {error}"
             continue
@@ -104,7 +104,7 @@ def _cluster_problems(config: Config, origins: Mapping[str, str]) -> Iterable[st
     yield from cluster_problems(cluster, origins)
     if not cluster.lists_itself:
         return
-    host = cluster.listen_place[0]
+    host = cluster.listen_address[0]
     try:
         if not (is_loopback(host) or cluster.ca or cluster.unsafe_no_tls):
             yield (
@@ -132,17 +132,17 @@ def _kafka_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
             f"kafka.partitions ({origins['kafka.partitions']}): {config.kafka.partitions}; "
             f"a topic has 1 to {PARTITIONS_MAX} partitions"
         )
-    place = config.kafka.advertised
-    if not place:
+    address = config.kafka.advertised
+    if not address:
         return
     origin = f"kafka.advertised ({origins['kafka.advertised']})"
     try:
-        port = split_listen(place)[1]
+        port = split_listen(address)[1]
     except ValueError as error:
-        yield f"{origin}: {place!r}: {error}"
+        yield f"{origin}: {address!r}: {error}"
         return
     if not port:
-        yield f"{origin}: {place!r}: clients need a port from 1 to 65535"
+        yield f"{origin}: {address!r}: clients need a port from 1 to 65535"
 
 
 def _kafka_listen(config: Config) -> str:
@@ -150,16 +150,16 @@ def _kafka_listen(config: Config) -> str:
     return "" if config.kafka.listen in (None, "off") else str(config.kafka.listen)
 
 
-def _other_places(config: Config) -> dict[str, tuple[str, int]]:
+def _other_addresses(config: Config) -> dict[str, tuple[str, int]]:
     """Return host and port of the settings beside `listen`. Raises ValueError: no address."""
-    places = {}
+    addresses = {}
     if config.admin_listen:
-        places["admin_listen"] = split_listen(config.admin_listen)
-    if config.text_place is not None:
-        places["text_listen"] = config.text_place
+        addresses["admin_listen"] = split_listen(config.admin_listen)
+    if config.text_address is not None:
+        addresses["text_listen"] = config.text_address
     if _kafka_listen(config):
-        places["kafka.listen"] = split_listen(_kafka_listen(config))
-    return places
+        addresses["kafka.listen"] = split_listen(_kafka_listen(config))
+    return addresses
 
 
 def _is_local_url(url: str) -> bool:
@@ -177,7 +177,7 @@ def contradictions(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
     yield from _cluster_problems(config, origins)
     yield from _kafka_problems(config, origins)
     with contextlib.suppress(ValueError):  # what is no address is named above
-        yield from port_problems(split_listen(config.listen), _other_places(config), origins)
+        yield from port_problems(split_listen(config.listen), _other_addresses(config), origins)
     cold = config.cold
     if config.lake.interval and cold.backend in ("none", "memory"):
         yield (

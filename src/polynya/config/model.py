@@ -106,7 +106,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def text_place(self) -> tuple[str, int] | None:
+    def text_address(self) -> tuple[str, int] | None:
         """Return host and port of the text protocol; None if it is off. Raise ValueError with the
         expected form."""
         if self.text_listen != "on":
@@ -121,10 +121,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text_needs_token(self) -> bool:
         """Return True if commands of the text protocol need a token."""
-        place = self.text_place
-        if place is None:
+        address = self.text_address
+        if address is None:
             return False
-        return self.needs_token or not (is_loopback(place[0]) or self.unsafe_no_auth)
+        return self.needs_token or not (is_loopback(address[0]) or self.unsafe_no_auth)
 
     @property
     def kafka_needs_token(self) -> bool:
@@ -191,21 +191,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                     f"unsafe-no-tls: traffic of {self.kafka.listen}, the Kafka port, can be read "
                     "and changed in transit, tokens too"
                 )
-        if (place := self.text_place) is not None and not is_loopback(place[0]):
+        if (address := self.text_address) is not None and not is_loopback(address[0]):
             if not self.text_needs_token:
                 found.append(
-                    f"unsafe-no-auth: anybody who reaches port {place[1]}, the text protocol, may "
+                    f"unsafe-no-auth: anybody who reaches port {address[1]}, the text protocol, may "
                     "read and write"
                 )
             if not self.tls.is_on:
                 found.append(
-                    f"unsafe-no-tls: traffic of port {place[1]}, the text protocol, can be read "
+                    f"unsafe-no-tls: traffic of port {address[1]}, the text protocol, can be read "
                     "and changed in transit"
                 )
         if (
             self.cluster.is_on
             and not self.cluster.ca
-            and not is_loopback(self.cluster.listen_place[0])
+            and not is_loopback(self.cluster.listen_address[0])
         ):
             found.append(
                 "unsafe-no-tls: anybody who reaches the peer port "

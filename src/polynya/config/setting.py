@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from polynya.base.names import DISKLESS, PROFILES, REPLICATED
-from polynya.config.cluster_settings import parse_cluster_id, parse_nodes, parse_place
+from polynya.config.cluster_settings import parse_address, parse_cluster_id, parse_nodes
 
 PREFIX = "POLYNYA_"
 _SIZE_UNITS = {
@@ -147,7 +147,7 @@ _KINDS: dict[Callable[[str], Any], str] = {
     parse_switch: "true \\| false",
     parse_cluster_id: "hexadecimal",
     parse_nodes: "nodes",
-    parse_place: "HOST:PORT",
+    parse_address: "HOST:PORT",
     parse_size: "size",
     parse_seconds: "duration (s)",
     parse_millis: "duration (ms)",
@@ -162,7 +162,7 @@ default_profile = partial(Setting, parse_default_profile)
 switch = partial(Setting, parse_switch)
 cluster_id = partial(Setting, parse_cluster_id)
 nodes = partial(Setting, parse_nodes)
-place = partial(Setting, parse_place)
+address = partial(Setting, parse_address)
 size = partial(Setting, parse_size)
 seconds = partial(Setting, parse_seconds)
 millis = partial(Setting, parse_millis)

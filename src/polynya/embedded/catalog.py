@@ -1,4 +1,4 @@
-"""The state of a log in memory: topics with their places, and cursors. Frames change it."""
+"""The state of a log in memory: topics with their positions, and cursors. Frames change it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polynya.embedded.frames import (
     TopicState,
     batch_lengths,
 )
-from polynya.embedded.index import Places, Run, SegmentIndex
+from polynya.embedded.index import Positions, Run, SegmentIndex
 from polynya.wal.frames import Frame
 
 
@@ -32,7 +32,7 @@ class Topic:
         "name",
         "next",
         "number",
-        "places",
+        "positions",
         "run",
         "staged",
     )
@@ -45,7 +45,7 @@ class Topic:
         self.bytes_first = state.bytes_first
         self.bytes_next = state.bytes_next
         self.cursors: dict[str, int] = {}
-        self.places = Places()
+        self.positions = Positions()
         self.run: Run | None = None
 
     def state(self) -> TopicState:
@@ -70,7 +70,7 @@ class Catalog:
         self.index = SegmentIndex()
 
     def load(self, state: State) -> None:
-        """Take over a state, without places."""
+        """Take over a state, without positions."""
         self.topics = {topic.name: Topic(topic) for topic in state.topics}
         self.numbered = {topic.number: topic for topic in self.topics.values()}
         self.next_topic = state.next_topic
@@ -122,7 +122,7 @@ class Catalog:
         if kind == Kind.TRIM:
             topic.bytes_first = U64.unpack(payload)[0]
             topic.first = index
-            topic.places = topic.places.without(index)
+            topic.positions = topic.positions.without(index)
         elif kind == Kind.CURSOR:
             name = payload.decode()
             self.cursors += name not in topic.cursors
@@ -160,7 +160,7 @@ class Catalog:
             run = Run(number, topic.bytes_next, self.segment)
             run.add(number, offset, total)
             self.index.runs[topic.number] = topic.run = run
-            topic.places.add(self.segment, number)
+            topic.positions.add(self.segment, number)
         else:
             run.add(number, offset, total)
         topic.bytes_next = total
@@ -168,7 +168,9 @@ class Catalog:
 
     def oldest_segment(self) -> int:
         """Return the oldest segment that holds a record of any topic, or the open one."""
-        segments = (t.places.segment_of(t.first) for t in self.topics.values() if t.first < t.next)
+        segments = (
+            t.positions.segment_of(t.first) for t in self.topics.values() if t.first < t.next
+        )
         return min(segments, default=self.segment)
 
     def _refuse_kind(self, frame: Frame) -> None:

@@ -1,4 +1,4 @@
-"""The places of the records of one segment by topic, and their checkpoint file
+"""The positions of the records of one segment by topic, and their checkpoint file
 (docs/formats/embedded.md)."""
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SegmentIndex:
         return sum(200 + FRAME_BYTES * len(run.numbers) for run in self.runs.values())
 
 
-class Places:
+class Positions:
     """The segments that hold records of a topic: `firsts[i]` is its first record in `segments[i]`.
 
     Entries are added by one thread. `without` makes a new object, so readers need no lock.
@@ -112,10 +112,10 @@ class Places:
         i = bisect_right(self.firsts, number) - 1
         return self.segments[i] if i >= 0 else 0
 
-    def without(self, below: int) -> Places:
-        """Return the places that still hold records from the number `below` on."""
+    def without(self, below: int) -> Positions:
+        """Return the positions that still hold records from the number `below` on."""
         i = max(bisect_right(self.firsts, below) - 1, 0)
-        left = Places()
+        left = Positions()
         left.segments = self.segments[i:]
         left.firsts = self.firsts[i:]
         return left

@@ -85,15 +85,15 @@ def _add_older(catalog: Catalog, reader: SegmentReader, older: list[int]) -> Non
     for number in older:
         for entry in reader.directory(number):
             if topic := catalog.numbered.get(entry.topic):
-                topic.places.add(number, entry.first)
+                topic.positions.add(number, entry.first)
     for topic in catalog.topics.values():
-        topic.places = topic.places.without(topic.first)
+        topic.positions = topic.positions.without(topic.first)
 
 
 def _verify(folder: Path, catalog: Catalog) -> None:
     """Raise `CorruptData` if a topic's oldest records are in no segment."""
     for topic in catalog.topics.values():
-        if topic.first < topic.next and not topic.places.segment_of(topic.first):
+        if topic.first < topic.next and not topic.positions.segment_of(topic.first):
             raise CorruptData(
                 f"record {topic.first} of topic {topic.name!r} is in no segment of {folder}: older "
                 "segments are missing. Put them back from a backup"

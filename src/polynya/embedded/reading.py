@@ -143,7 +143,7 @@ class ReadableLog:
 
     def _run(self, topic: Topic, number: int) -> tuple[int, Run]:
         """Return the segment that holds a record, and the topic's frames in it."""
-        segment, run = topic.places.segment_of(number), topic.run
+        segment, run = topic.positions.segment_of(number), topic.run
         if run is not None and run.segment == segment:
             return segment, run
         return segment, self._reader.index(segment).runs[topic.number]
@@ -173,8 +173,8 @@ class ReadableLog:
 
     def _records(self, segment: int, offset: int, data: bytes, at: int) -> list[bytes]:
         """Return the records of the frame at `offset`, which begins at `at` in `data`."""
-        place, kept = self._batch
-        if place == (segment, offset):
+        position, kept = self._batch
+        if position == (segment, offset):
             return kept
         frame: Frame = self._reader.parse(segment, offset, data, at)
         if frame.kind == Kind.RECORD:

@@ -113,7 +113,7 @@ class SegmentReader:
         return self.read(segment, end or self._open.size(segment), 0)
 
     def frame(self, segment: int, offset: int) -> Frame:
-        """Return the frame at a place. Raises `CorruptData`, `OSError`."""
+        """Return the frame at a position. Raises `CorruptData`, `OSError`."""
         data = self.read(segment, READ_AHEAD_BYTES, offset)
         return self.parse(segment, offset, data, 0)
 

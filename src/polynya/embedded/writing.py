@@ -88,7 +88,7 @@ class LogWriter:
 
     @property
     def end(self) -> int:
-        """Return the place after the last written frame."""
+        """Return the position after the last written frame."""
         open_ = self._open
         return open_.number << 32 | open_.end
 

@@ -32,7 +32,7 @@ def apply_committed(
         if entry.kind != _COMMAND:
             continue
         command, parts = _taken(entry)
-        reply = apply(command, entry.place)
+        reply = apply(command, entry.position)
         if member.proposals and member.proposals[0] is entry:
             member.proposals.popleft()
         else:

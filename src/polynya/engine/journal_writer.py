@@ -103,15 +103,15 @@ class JournalWriter:
                 journal.stage_all(entries, EntryKind.COMMAND)
             else:
                 for entry in entries:
-                    entry.place = journal.stage(
+                    entry.position = journal.stage(
                         number, entry.term, entry.index, entry.kind, entry.payload
                     )
             member.staged(entries)
         self._gathered.tickets.append((member.raft, effects.ticket))
 
     def copy(self, group: int, batches: list[HotBatch]) -> asyncio.Future[bool]:
-        """Write hot batches again; their places move when that is durable. The result is False, and
-        nothing moves, if the disk was full."""
+        """Write hot batches again; their positions move when that is durable. The result is False,
+        and nothing moves, if the disk was full."""
         self._gathered.moves += [
             (batch, self._journal.stage(group, 0, 0, KIND_COPY, copy_of(batch)))
             for batch in batches
@@ -219,8 +219,8 @@ class JournalWriter:
         self._journal.synced(batch)
         self._turns.gather()
         self.flush()  # the disk works meanwhile
-        for hot, place in write.moves:
-            hot.place = place
+        for hot, position in write.moves:
+            hot.position = position
         self._counters.copied += len(write.moves)
         _wake(write, durable=True)
         self._turns.synced(write.tickets)

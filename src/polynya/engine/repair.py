@@ -43,12 +43,14 @@ class Repairer:
         self.repaired = 0  # batches
         self._journal, self._groups = journal, groups
         self._transport: LeadershipTransport | None = None
-        self._places: Callable[[int], Iterable[int]] = lambda group: ()
+        self._positions: Callable[[int], Iterable[int]] = lambda group: ()
 
-    def join(self, transport: LeadershipTransport, places: Callable[[int], Iterable[int]]) -> None:
-        """Start to request batches from other members, and to serve theirs. `places` returns the
+    def join(
+        self, transport: LeadershipTransport, positions: Callable[[int], Iterable[int]]
+    ) -> None:
+        """Start to request batches from other members, and to serve theirs. `positions` returns the
         other cores that have a group."""
-        self._transport, self._places = transport, places
+        self._transport, self._positions = transport, positions
         transport.on(KIND_BATCH, self._answer)
 
     async def repair(self, group: int, uid: int, batches: Sequence[HotBatch]) -> bool:
@@ -70,7 +72,7 @@ class Repairer:
 
     async def _from_journal(self, uid: int, batch: HotBatch) -> Batch | None:
         try:
-            found = await asyncio.to_thread(batch_at, self._journal, batch.place, uid)
+            found = await asyncio.to_thread(batch_at, self._journal, batch.position, uid)
         except (CorruptData, OSError, *UNREADABLE) as fault:
             log.warning(
                 "a batch cannot be read from the journal",
@@ -81,11 +83,11 @@ class Repairer:
 
     async def _from_others(self, group: int, uid: int, batch: HotBatch) -> Batch | None:
         wanted = msgspec.msgpack.encode(BatchWanted(group, uid, batch.record))
-        for place in self._places(group):
+        for position in self._positions(group):
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     found = msgspec.msgpack.decode(
-                        await self._ask(place, wanted), type=Batch | None
+                        await self._ask(position, wanted), type=Batch | None
                     )
             except (PolynyaError, TimeoutError, *UNREADABLE) as fault:
                 log.warning(
@@ -97,11 +99,11 @@ class Repairer:
                 return found
         return None
 
-    async def _ask(self, place: int, wanted: bytes) -> bytes:
+    async def _ask(self, position: int, wanted: bytes) -> bytes:
         assert self._transport is not None
         answer: asyncio.Future[bytes | BaseException] = asyncio.get_running_loop().create_future()
         self._transport.call_nowait(
-            place,
+            position,
             KIND_BATCH,
             wanted,
             lambda found: None if answer.done() else answer.set_result(found),

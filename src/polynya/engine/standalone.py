@@ -67,7 +67,7 @@ class StandaloneEngine:
             int
         ] = ()  # uids with live readers: without one, `on_applied` does not hear of appends
         self.after_turn: list[Callable[[], None]] = []  # called after a turn that applied entries
-        self.applied_place = journal.position  # every earlier entry is applied
+        self.applied_position = journal.position  # every earlier entry is applied
         self._fatal = fatal
         self._loop = asyncio.get_running_loop()
         self._proposals: list[PendingEntry] = []
@@ -150,7 +150,7 @@ class StandaloneEngine:
         return await future
 
     async def copy_forward(self, group: int, batches: list[HotBatch]) -> None:
-        """Write the batches again at the journal's end and move their places there, so that old
+        """Write the batches again at the journal's end and move their positions there, so that old
         segments can be released.
 
         When the disk is full they stay where they are."""
@@ -185,7 +185,7 @@ class StandaloneEngine:
                 self._start_turn()
             except (
                 BaseException
-            ) as fault:  # the turn is half staged: its indexes and places are assigned
+            ) as fault:  # the turn is half staged: its indexes and positions are assigned
                 self._die(fault, [])
 
     def _start_turn(self) -> None:
@@ -235,8 +235,8 @@ class StandaloneEngine:
                     self._start_turn()  # the disk works meanwhile
                 else:
                     self._busy = False
-                for hot, place in moves:
-                    hot.place = place
+                for hot, position in moves:
+                    hot.position = position
                 if entries:
                     self._apply(entries)
                     # `observe`, without a call
@@ -278,7 +278,7 @@ class StandaloneEngine:
                     self._report(fault)
         self.counters.turns += 1
         self.counters.entries += count
-        self.applied_place = entries[-1].place
+        self.applied_position = entries[-1].position
 
     def _answer_all(self, entries: list[PendingEntry], reply: Reply | BaseException) -> None:
         for entry in entries:

@@ -145,7 +145,7 @@ def _restore(storage: Storage, number: int, groups: int, links: list[SnapshotLin
         number, machine, term=links[-1].term, index=links[-1].index
     )
     storage.chains[number] = SnapshotChain(
-        tuple(links), machine.directory.needed_places(), hot_bytes_of(machine)
+        tuple(links), machine.directory.needed_positions(), hot_bytes_of(machine)
     )
     storage.log_ms = max(storage.log_ms, machine.counters.log_ms)
 
@@ -160,7 +160,7 @@ def _replay(storage: Storage, entry: JournalEntry) -> None:
         raise _of_a_newer_release(entry)
     if entry.index > group.applied_index:
         storage.core_replicas.replay(
-            entry.group, entry.term, entry.index, entry.payload, entry.place
+            entry.group, entry.term, entry.index, entry.payload, entry.position
         )
         storage.log_ms = max(storage.log_ms, group.machine.counters.log_ms)
 
@@ -168,7 +168,7 @@ def _replay(storage: Storage, entry: JournalEntry) -> None:
 def _of_a_newer_release(entry: JournalEntry) -> ConfigError:
     """Return the error for an unknown entry kind; its checksum is valid."""
     return ConfigError(
-        f"group {entry.group}: journal place {entry.place:#x} holds an entry of kind "
+        f"group {entry.group}: journal position {entry.position:#x} holds an entry of kind "
         f"{entry.kind}, unknown to this release: start this node with the "
         "release that wrote it, or a newer one; nothing was changed"
     )
@@ -185,7 +185,9 @@ def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]
             )
         if frame.kind in _ENTRIES:
             recovery.entry(
-                Entry(frame.payload, frame.kind, frame.term, frame.index, frame.group, frame.place)
+                Entry(
+                    frame.payload, frame.kind, frame.term, frame.index, frame.group, frame.position
+                )
             )
         elif frame.kind == RaftKind.HARD_STATE:
             recovery.hard_state(hard_state_of(frame.term, frame.index, frame.payload))

@@ -1,5 +1,5 @@
-"""The parts that both turn loops of a core share: the thread that writes, the end of a turn, counters,
-and copies of hot batches."""
+"""The parts that both turn loops of a core share: the thread that writes, the end of a turn,
+counters, and copies of hot batches."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from polynya.system.disk_pace import DiskPace
 from polynya.wal import Journal, WriteBatch
 
 MARK_SECONDS = 0.05  # delay after the last write until a mark frame records that it was synced
-KIND_COPY = 2  # a hot batch copied forward, as an Append command: read by its place, never replayed
-Moves = list[tuple[HotBatch, int]]  # hot batches and their new places
+KIND_COPY = (
+    2  # a hot batch copied forward, as an Append command: read by its position, never replayed
+)
+Moves = list[tuple[HotBatch, int]]  # hot batches and their new positions
 Done = Callable[[BaseException | None], None]
 WriteJob = tuple[WriteBatch, Done]
 
@@ -177,7 +179,7 @@ class WriterThread:
 
 
 def copy_of(hot: HotBatch) -> bytes:
-    """Return the encoding that `read_payload` expects at the batch's new place."""
+    """Return the encoding that `read_payload` expects at the batch's new position."""
     return encode_command(
         Append("", hot.time_ms, "", Batch(hot.encoding, hot.records, hot.payload, hot.crc))
     )

@@ -124,7 +124,7 @@ class ClusterParts:
         self.view = ClusterView(start, transport, self._member_report(), maps)
         member.meet(maps.now)
         maps.on_map += [member.meet, self._reconciler.adopt]
-        member.on_removed = Removal(start, maps).told
+        member.on_removed = Removal(start, maps).on_removed
         self.operations: ClusterActs = ClusterOperations(
             self.view, maps, reconfiguration, engine.service, start.identity.cluster_id
         )

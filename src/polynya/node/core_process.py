@@ -138,13 +138,13 @@ async def _serve(start: CoreStart, storage: Storage) -> int:
         loop.add_signal_handler(number, stop)
     watch_parent(loop)
     assembly = Assembly(start, storage)
-    told = loop.create_task(stopping.wait())
+    stop_requested = loop.create_task(stopping.wait())
     try:
-        if await _unless(told, assembly.start()):
+        if await _unless(stop_requested, assembly.start()):
             loop.add_signal_handler(signal.SIGHUP, assembly.reload)
-            await _unless(told, assembly.meet())
+            await _unless(stop_requested, assembly.meet())
             report_ready(start)
-            await told
+            await stop_requested
     finally:
         try:
             await assembly.stop()
@@ -156,11 +156,11 @@ async def _serve(start: CoreStart, storage: Storage) -> int:
     return EXIT_CLEAN
 
 
-async def _unless(told: asyncio.Task[bool], work: Coroutine[Any, Any, None]) -> bool:
+async def _unless(stop_requested: asyncio.Task[bool], work: Coroutine[Any, Any, None]) -> bool:
     """Run the work, and cancel it on a stop signal. Return True if it finished. Raises what the
     work raises."""
     task = asyncio.get_running_loop().create_task(work)
-    await asyncio.wait((task, told), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((task, stop_requested), return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         task.result()
         return True

@@ -135,8 +135,8 @@ class NodeBrokers:
         self._ports = {node: len(ports) or 1 for node, (_, ports, _) in nodes.items()}
         self._all = tuple(
             Broker(node * CORES_MAX + core, host, port, zone or None)
-            for node, (place, ports, zone) in sorted(nodes.items())
-            for host, shared in [split_listen(place)]
+            for node, (address, ports, zone) in sorted(nodes.items())
+            for host, shared in [split_listen(address)]
             for core, port in enumerate(ports or (shared,))
         )
 

@@ -150,14 +150,14 @@ def _take_listeners(config: Config, held: contextlib.ExitStack) -> dict[str, Add
     base = held.enter_context(take_port(host, port, name="listen"))
     admin_host = host if is_loopback(host) else "127.0.0.1"
     admin = held.enter_context(_take_admin(admin_host, 0 if port == 0 else port + 1))
-    places = {
+    addresses = {
         HTTP: (host, base.getsockname()[1]),
         ADMIN: (admin_host, admin.getsockname()[1]),
         REMOTE_ADMIN: _take_remote_admin(config, held),
         TEXT: _take_text(config, held),
         KAFKA: take_shared(config, held),
     }
-    return {name: Address(*place) for name, place in places.items() if place[1]}
+    return {name: Address(*address) for name, address in addresses.items() if address[1]}
 
 
 def _take_peer(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
@@ -168,7 +168,7 @@ def _take_peer(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
     from polynya.cluster.certificates import peer_tls_of
 
     peer_tls_of(cluster)  # reports unusable certificates before anything starts
-    host, port = cluster.listen_place
+    host, port = cluster.listen_address
     host = resolve(host)[0]
     held.enter_context(
         take_port(host, port, name="the peer port", change="cluster.nodes or cluster.listen")
@@ -183,7 +183,7 @@ def _take_admin(host: str, port: int) -> socket.socket:
 
 
 def _take_remote_admin(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
-    """Reserve the port of `admin_listen`; return its place, port 0 if it is off."""
+    """Reserve the port of `admin_listen`; return its address, port 0 if it is off."""
     if not config.admin_listen:
         return "", 0
     host, port = split_listen(config.admin_listen)
@@ -193,12 +193,12 @@ def _take_remote_admin(config: Config, held: contextlib.ExitStack) -> tuple[str,
 
 
 def _take_text(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
-    """Reserve the port of the text protocol; return its place, port 0 if it is off."""
-    place = config.text_place
-    if place is None:
+    """Reserve the port of the text protocol; return its address, port 0 if it is off."""
+    address = config.text_address
+    if address is None:
         return "", 0
-    host = resolve(place[0])[0]
+    host = resolve(address[0])[0]
     taken = held.enter_context(
-        take_port(host, place[1], name="text_listen", change="--text-listen")
+        take_port(host, address[1], name="text_listen", change="--text-listen")
     )
     return host, taken.getsockname()[1]

@@ -22,7 +22,7 @@ from polynya.config.core_start import EXIT_STUCK
 # from the first signal; the timeouts of a stop add up to 12 s when no other node answers
 END_SECONDS = 15.0
 TASKS_MAX = 50  # in the log
-PLACES_MAX = 8  # of one task or thread: the innermost
+LOCATIONS_MAX = 8  # of one task or thread: the innermost
 log = logging.getLogger("polynya.core")
 
 
@@ -63,7 +63,7 @@ class ShutdownWatchdog:
 
 def waits_at(task: asyncio.Task[Any]) -> str:
     """Return `file:line function` for each await of the task, outermost first."""
-    places: list[str] = []
+    locations: list[str] = []
     inner: Any = task.get_coro()
     while inner is not None:
         frame = (
@@ -72,24 +72,24 @@ def waits_at(task: asyncio.Task[Any]) -> str:
             or getattr(inner, "ag_frame", None)
         )
         if frame is not None:
-            places.append(_place(frame.f_code, frame.f_lineno))
+            locations.append(_location(frame.f_code, frame.f_lineno))
         inner = (
             getattr(inner, "cr_await", None)
             or getattr(inner, "gi_yieldfrom", None)
             or getattr(inner, "ag_await", None)
         )
-    return " > ".join(places[-PLACES_MAX:])
+    return " > ".join(locations[-LOCATIONS_MAX:])
 
 
 def stands_at(thread: threading.Thread) -> str:
     """Return the same for the stack of a thread."""
-    places: list[str] = []
+    locations: list[str] = []
     frame: FrameType | None = sys._current_frames().get(thread.ident or 0)
-    while frame is not None and len(places) < PLACES_MAX:
-        places.append(_place(frame.f_code, frame.f_lineno))
+    while frame is not None and len(locations) < LOCATIONS_MAX:
+        locations.append(_location(frame.f_code, frame.f_lineno))
         frame = frame.f_back
-    return " > ".join(reversed(places))
+    return " > ".join(reversed(locations))
 
 
-def _place(code: CodeType, line: int) -> str:
+def _location(code: CodeType, line: int) -> str:
     return f"{'/'.join(Path(code.co_filename).parts[-3:])}:{line} {code.co_name}"

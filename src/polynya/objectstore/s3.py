@@ -26,7 +26,7 @@ from polynya.objectstore.api import (
     check_key,
     check_prefix,
 )
-from polynya.objectstore.s3_refusals import reason, says_nothing, told
+from polynya.objectstore.s3_refusals import describe, reason, says_nothing
 
 T = TypeVar("T")
 _REQUEST_SECONDS = 30.0
@@ -38,7 +38,7 @@ class S3Store:
     """An `ObjectStore` in a bucket, below `prefix` if given. `config` is obstore's `S3Config`."""
 
     def __init__(self, bucket: str, config: dict[str, str], prefix: str = "") -> None:
-        self.place = f"s3://{bucket}/{prefix}"
+        self.location = f"s3://{bucket}/{prefix}"
         self._reads = _bucket(bucket, config, prefix, _READ_RETRIES)
         self._writes = _bucket(bucket, config, prefix, 0)
 
@@ -135,15 +135,15 @@ class S3Store:
             async with asyncio.timeout(_CALL_SECONDS):
                 return await work
         except FileNotFoundError as fault:
-            raise NotFound(f"{self.place}: {told(fault)}") from None
+            raise NotFound(f"{self.location}: {describe(fault)}") from None
         except (AlreadyExistsError, PreconditionError):
             raise
         except TimeoutError:
             raise StoreUnavailable(
-                f"{self.place}: no response within {_CALL_SECONDS:.0f} s", "it does not respond"
+                f"{self.location}: no response within {_CALL_SECONDS:.0f} s", "it does not respond"
             ) from None
         except (BaseError, OSError) as fault:
-            raise StoreUnavailable(f"{self.place}: {told(fault)}", reason(fault)) from fault
+            raise StoreUnavailable(f"{self.location}: {describe(fault)}", reason(fault)) from fault
 
 
 def _bucket(name: str, config: dict[str, str], prefix: str, retries: int) -> Bucket:

@@ -43,7 +43,7 @@ _ADVICE = {
 }
 
 
-def told(fault: BaseException) -> str:
+def describe(fault: BaseException) -> str:
     """Return the description of an obstore error: its own text if no service answered, or if the
     answer cannot be parsed."""
     text = str(fault).strip()

@@ -87,13 +87,13 @@ def _number(panels: list[dict[str, Any]]) -> None:
         each["id"] = number
 
 
-def _panel(metric: Metric, place: dict[str, int]) -> dict[str, Any]:
+def _panel(metric: Metric, position: dict[str, int]) -> dict[str, Any]:
     return {
         "type": "timeseries",
         "title": title_of(metric),
         "description": f"{metric.help} ({metric.name})",
         "datasource": _SOURCE,
-        "gridPos": place,
+        "gridPos": position,
         "fieldConfig": {"defaults": {"unit": _unit(metric), "min": 0}, "overrides": []},
         "options": {
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},

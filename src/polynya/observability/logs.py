@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-REPEATS_MAX = 5  # lines of one place in the code …
+REPEATS_MAX = 5  # lines of one location in the code …
 # … per window; suppressed lines are counted, and the next line reports the count
 REPEATS_SECONDS = 10.0
-PLACES_MAX = 1024  # places remembered
+LOCATIONS_MAX = 1024  # locations remembered
 END = "polynya.end"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _PLAIN = frozenset(
@@ -75,24 +75,24 @@ class Formatter(logging.Formatter):
 
 
 class Repeats(logging.Filter):
-    """A filter that passes at most `REPEATS_MAX` lines of one place per window. The next line
+    """A filter that passes at most `REPEATS_MAX` lines of one location per window. The next line
     carries `suppressed`, the number held back."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._places: dict[
+        self._locations: dict[
             tuple[str, int, int], list[float]
-        ] = {}  # place -> start of the window, lines passed, lines held back
+        ] = {}  # location -> start of the window, lines passed, lines held back
 
     def filter(self, record: logging.LogRecord) -> bool:
         now = self._clock()
-        place = (record.pathname, record.lineno, record.levelno)
-        window = self._places.get(place)
+        location = (record.pathname, record.lineno, record.levelno)
+        window = self._locations.get(location)
         if window is None:
-            if len(self._places) >= PLACES_MAX:
-                self._places.pop(next(iter(self._places)))
-            window = self._places[place] = [now, 0, 0]
+            if len(self._locations) >= LOCATIONS_MAX:
+                self._locations.pop(next(iter(self._locations)))
+            window = self._locations[location] = [now, 0, 0]
         if now - window[0] >= REPEATS_SECONDS:
             if window[2]:
                 record.suppressed = int(window[2])

@@ -143,9 +143,9 @@ def _learn_members(raft: RaftState, answer: RecoverVoteAnswer) -> None:
     ):
         _begin_as(raft, *answer.configurations[0])  # a blank member may not know any members yet
     # an older release does not send the indexes
-    told = answer.configurations or ((raft.loss.known_since, Configuration(answer.members)),)
-    raft.loss.known_since = since = max(raft.loss.known_since, told[0][0])
-    for index, configuration in told:
+    reported = answer.configurations or ((raft.loss.known_since, Configuration(answer.members)),)
+    raft.loss.known_since = since = max(raft.loss.known_since, reported[0][0])
+    for index, configuration in reported:
         if index or knows or not raft.loss.members_learned:
             raft.loss.known_voters.setdefault(index, set()).update(_voices(configuration))
     raft.loss.known_voters = {

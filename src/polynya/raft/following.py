@@ -104,7 +104,11 @@ def _extend(raft: RaftState, entries: list[Entry]) -> None:
     log = raft.log
     if entries[0].index <= log.last:
         new = next(
-            (place for place, entry in enumerate(entries) if log.term(entry.index) != entry.term),
+            (
+                position
+                for position, entry in enumerate(entries)
+                if log.term(entry.index) != entry.term
+            ),
             len(entries),
         )
         entries = entries[new:]

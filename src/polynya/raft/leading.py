@@ -262,7 +262,7 @@ def beat(raft: RaftState) -> None:
         open_round(raft, regular=True)
 
 
-def _tell_commit(raft: RaftState, node: int, peer: Progress) -> None:
+def _send_commit(raft: RaftState, node: int, peer: Progress) -> None:
     """Send the commit index in an empty append to a member that still learns. It may have lost the
     last append, or the value in a restart."""
     if peer.mode is Mode.REPLICATE and not peer.inflight and peer.next == raft.log.last + 1:
@@ -303,7 +303,7 @@ def open_round(raft: RaftState, *, regular: bool) -> None:
                 raft.now_ms,
             )
         if regular and not (peer.learned or raft.configuration.votes(node)):
-            _tell_commit(raft, node, peer)
+            _send_commit(raft, node, peer)
 
 
 def _heard_ms(raft: RaftState, node: int) -> int:

@@ -53,8 +53,8 @@ def possible_from(raft: RaftState) -> list[tuple[int, Configuration]]:
     known = raft.configurations
     return [
         each
-        for place, each in enumerate(known, 1)
-        if place == len(known) or known[place][0] > raft.commit
+        for position, each in enumerate(known, 1)
+        if position == len(known) or known[position][0] > raft.commit
     ]
 
 

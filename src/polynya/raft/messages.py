@@ -30,14 +30,14 @@ class EntryKind:
 
 class Entry(msgspec.Struct, gc=False):
     """One log entry. A proposer may pass a subclass with its own fields and gets the same object
-    back once it is committed. `propose` sets term, index and group; the journal sets `place`."""
+    back once it is committed. `propose` sets term, index and group; the journal sets `position`."""
 
     payload: bytes
     kind: int = EntryKind.COMMAND
     term: int = 0
     index: int = 0
     group: int = 0
-    place: int = 0
+    position: int = 0
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -135,5 +135,7 @@ class Recovery:
         entries = self._entries
         if not entries:
             return False
-        place = snapshot.index - entries[0].index
-        return place == -1 or (place < len(entries) and entries[place].term == snapshot.term)
+        position = snapshot.index - entries[0].index
+        return position == -1 or (
+            position < len(entries) and entries[position].term == snapshot.term
+        )

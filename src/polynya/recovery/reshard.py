@@ -22,7 +22,7 @@ from polynya.engine.turns import KIND_COPY
 from polynya.files import is_full
 from polynya.recovery.folder_switch import NEW, PLAN, ReshardPlan, finish
 from polynya.replica.log import count_of
-from polynya.stream.snapshots.encode import places_of, with_places
+from polynya.stream.snapshots.encode import positions_of, with_positions
 from polynya.wal import DiskFull, Journal, JournalEntry, SnapshotStore
 from polynya.wal.recovery import OFFSET_MASK
 
@@ -164,36 +164,42 @@ class _Shares:
             links = {group: chain[-1] for group, chain in chains.items()}
             progress.count(sum(size for _, size in old.segments.sizes()) + 2 * sum(sizes.values()))
             bodies = {group: _merged(store, group, sizes[group], progress) for group in links}
-            named = {place for body in bodies.values() for place in places_of(body)}
+            named = {position for body in bodies.values() for position in positions_of(body)}
             moved = self._stage_all(
-                _told(old, progress), {group: link.index for group, link in links.items()}, named
+                _reported(old, progress),
+                {group: link.index for group, link in links.items()},
+                named,
             )
         finally:
             old.close()
         for group, link in links.items():
             self._stores[group % self._cores].write(
-                group, link.term, link.index, with_places(bodies[group], moved)
+                group, link.term, link.index, with_positions(bodies[group], moved)
             )
             progress.advance(sizes[group])
 
     def _stage_all(
         self, entries: Iterator[JournalEntry], snapshots: dict[int, int], named: set[int]
     ) -> dict[int, int]:
-        """Stage the entries to the new journals, and map the old places in `named` to new ones.
+        """Stage the entries to the new journals, and map the old positions in `named` to new ones.
         `snapshots`: the snapshot index by group."""
         alone = self._identity.node == 0
         moved: dict[int, int] = {}
         for entry in entries:
             wanted = [
-                number for number in range(count_of(entry.payload)) if entry.place + number in named
+                number
+                for number in range(count_of(entry.payload))
+                if entry.position + number in named
             ]
             covered = alone and entry.group in snapshots and entry.index <= snapshots[entry.group]
             if not wanted and (covered or entry.kind == KIND_COPY):
                 continue
             journal = self._journals[entry.group % self._cores]
-            place = journal.stage(entry.group, entry.term, entry.index, entry.kind, entry.payload)
+            position = journal.stage(
+                entry.group, entry.term, entry.index, entry.kind, entry.payload
+            )
             for number in wanted:
-                moved[entry.place + number] = place + number
+                moved[entry.position + number] = position + number
             if journal.pending_bytes >= WRITE_BYTES:
                 _write(journal)
         for journal in self._journals:
@@ -207,7 +213,7 @@ def _merged(store: SnapshotStore, group: int, size: int, progress: _Progress) ->
     return body
 
 
-def _told(journal: Journal, progress: _Progress) -> Iterator[JournalEntry]:
+def _reported(journal: Journal, progress: _Progress) -> Iterator[JournalEntry]:
     """Yield the journal's entries, and report the position in it as progress."""
     segments = journal.segments.sizes()
     begins = dict(
@@ -218,7 +224,7 @@ def _told(journal: Journal, progress: _Progress) -> Iterator[JournalEntry]:
         )
     )
     for entry in journal.segments.entries():
-        progress.at(begins[entry.place >> 32] + (entry.place & OFFSET_MASK))
+        progress.at(begins[entry.position >> 32] + (entry.position & OFFSET_MASK))
         yield entry
     progress.at(begins[segments[-1][0]] + segments[-1][1] if segments else progress.done)
 

@@ -120,7 +120,7 @@ class RestoreTarget:
     def write(self, number: int, machine: Machine) -> None:
         """Write a group's state and payload if this node gets a replica. Runs in a thread.
 
-        The places in the machine become places in this node's journal. A read replica gets
+        The positions in the machine become positions in this node's journal. A read replica gets
         everything from the other nodes."""
         if self.config.cluster.joins:
             return
@@ -134,7 +134,7 @@ class RestoreTarget:
         size = 0
         for _, hot in machine.directory.flush_candidates():
             for batch in hot:
-                batch.place = journal.stage(number, 0, 0, KIND_COPY, copy_of(batch))
+                batch.position = journal.stage(number, 0, 0, KIND_COPY, copy_of(batch))
                 size += len(batch.payload)
                 if size >= COPY_BYTES:
                     _sync(journal)
@@ -179,7 +179,7 @@ class RestoreResult(msgspec.Struct):
 
 
 class RestoredState(msgspec.Struct, frozen=True):
-    """The restored state of a group, and its hot payload by place."""
+    """The restored state of a group, and its hot payload by position."""
 
     image: Image
     hot: Mapping[int, bytes]
@@ -318,8 +318,11 @@ class Restorer:
         body = await asyncio.to_thread(self._write, group, state)
         if self._store is not None:
             header = Header(group, TERM, INDEX, state.log_ms, len(body), int(crc32c(body)), 0)
-            store, place = self._store, (self._identity.cluster_id, self._identity.history)
-            await patiently(lambda: copies.write(store, place, header, [body]))
+            store, cluster_history = (
+                self._store,
+                (self._identity.cluster_id, self._identity.history),
+            )
+            await patiently(lambda: copies.write(store, cluster_history, header, [body]))
 
     async def _inflate(self, image: Image) -> None:
         """Load the state of evicted streams that has data from other groups or from packs, which
@@ -350,7 +353,7 @@ class Restorer:
         """Write a group's state to every node, and return it."""
         body = write_image(state.image)
         for target in self._targets:
-            target.write(group, machine_from(body, lambda place, uid: state.hot[place]))
+            target.write(group, machine_from(body, lambda position, uid: state.hot[position]))
         return body
 
 

@@ -139,7 +139,7 @@ def resolve(view: View, references: Iterable[Reference]) -> dict[str, str]:
     wanted: list[tuple[Reference, bool]] = [(each, False) for each in reversed([*references])]
     while wanted:
         reference, is_open = wanted.pop()
-        place = (reference.subject, reference.version)
+        key = (reference.subject, reference.version)
         version = view.subjects.get(reference.subject, {}).get(reference.version)
         if version is None:
             raise Refused(
@@ -150,8 +150,8 @@ def resolve(view: View, references: Iterable[Reference]) -> dict[str, str]:
             )
         if is_open:
             found.setdefault(reference.name, version.content.text)
-        elif place not in seen:
-            seen.add(place)
+        elif key not in seen:
+            seen.add(key)
             if len(seen) > SCHEMA_REFERENCES_MAX:
                 raise Refused(
                     refused.INVALID_SCHEMA,
@@ -211,7 +211,8 @@ def register(view: View, subject: str, asked: Asked, history: int) -> Change:
 
 
 def next_id(view: View, history: int) -> int:
-    """Return the id of a new schema. After a restore it is far behind the last one that is known."""
+    """Return the id of a new schema. After a restore it is far behind the last one that is
+    known."""
     was_restored = view.history not in (None, history)
     return view.id_max + (ID_JUMP if was_restored and view.id_max else 1)
 

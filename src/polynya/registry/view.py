@@ -14,7 +14,7 @@ from polynya.registry.records import (
     version_of,
 )
 
-Place = tuple[str, int]  # subject, version
+SubjectVersion = tuple[str, int]  # subject, version
 READWRITE, READONLY, READONLY_OVERRIDE, IMPORT = (
     "READWRITE",
     "READONLY",
@@ -32,9 +32,9 @@ class View:
 
     def __init__(self) -> None:
         self.subjects: dict[str, dict[int, Version]] = {}
-        self.by_id: dict[int, dict[Place, Version]] = {}
+        self.by_id: dict[int, dict[SubjectVersion, Version]] = {}
         self.ids: dict[Content, int] = {}
-        self.referrers: dict[Place, set[Place]] = {}
+        self.referrers: dict[SubjectVersion, set[SubjectVersion]] = {}
         self.configs: dict[str | None, dict[str, Any]] = {}  # None: of all subjects
         self.modes: dict[str | None, str] = {}
         self.id_max = 0
@@ -117,16 +117,16 @@ class View:
 
     def _put(self, version: Version) -> None:
         self._remove(version.subject, version.version)
-        place = (version.subject, version.version)
+        key = (version.subject, version.version)
         known = self.ids.get(version.content)
         if known is not None and (same := next(iter(self.by_id.get(known, {}).values()), None)):
             version = structs.replace(version, content=same.content)  # one text in memory
         self.subjects.setdefault(version.subject, {})[version.version] = version
-        self.by_id.setdefault(version.id, {})[place] = version
+        self.by_id.setdefault(version.id, {})[key] = version
         self.ids[version.content] = version.id if known is None else min(known, version.id)
         self.id_max = max(self.id_max, version.id)
         for each in version.content.references:
-            self.referrers.setdefault((each.subject, each.version), set()).add(place)
+            self.referrers.setdefault((each.subject, each.version), set()).add(key)
         self.versions += 1
         self.size += _size(version)
 
@@ -136,15 +136,15 @@ class View:
             return
         if not self.subjects[subject]:
             del self.subjects[subject]
-        place = (subject, number)
+        key = (subject, number)
         sharing = self.by_id[version.id]
-        del sharing[place]
+        del sharing[key]
         if not sharing:
             del self.by_id[version.id]
             if self.ids.get(version.content) == version.id:
                 del self.ids[version.content]
         for each in version.content.references:
-            self.referrers.get((each.subject, each.version), set()).discard(place)
+            self.referrers.get((each.subject, each.version), set()).discard(key)
         self.versions -= 1
         self.size -= _size(version)
 
@@ -159,7 +159,7 @@ class View:
     def sharing(self, id_: int) -> Iterator[Version]:
         """Iterate over the versions with an id, by subject and version."""
         found = self.by_id.get(id_, {})
-        return (found[place] for place in sorted(found))
+        return (found[key] for key in sorted(found))
 
     def same(self, subject: str, content: Content, *, deleted: bool = False) -> Version | None:
         """Return the newest version of a subject with this content."""
@@ -168,8 +168,8 @@ class View:
 
     def users_of(self, version: Version) -> list[Version]:
         """Return the versions that refer to one and are not soft-deleted."""
-        places = self.referrers.get((version.subject, version.version), set())
-        found = (self.subjects[subject][number] for subject, number in sorted(places))
+        keys = self.referrers.get((version.subject, version.version), set())
+        found = (self.subjects[subject][number] for subject, number in sorted(keys))
         return [each for each in found if not each.deleted]
 
     def level_of(self, subject: str) -> str:

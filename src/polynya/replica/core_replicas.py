@@ -25,7 +25,7 @@ class PendingEntry(msgspec.Struct, gc=False):
     token: Any  # the proposer's; returned with the reply
     term: int = 0
     index: int = 0
-    place: int = 0
+    position: int = 0
 
 
 class AppendRun(PendingEntry, gc=False):
@@ -79,7 +79,7 @@ class CoreReplicas:
         index = group.applied_index + 1
         assert entry.index == index, "entries are applied in order, once"
         group.applied_index = index
-        return group.machine.apply(entry.command, entry.place)
+        return group.machine.apply(entry.command, entry.position)
 
     def retract(self, entries: list[PendingEntry]) -> None:
         """Free the indexes of entries that failed to be written and are known to exist nowhere."""
@@ -87,7 +87,7 @@ class CoreReplicas:
             group = self.groups[entry.group]
             group.last_index = min(group.last_index, entry.index - 1)
 
-    def replay(self, number: int, term: int, index: int, payload: bytes, place: int) -> Command:
+    def replay(self, number: int, term: int, index: int, payload: bytes, position: int) -> Command:
         """Apply a journal entry at start, the next after the last applied one. Raises CorruptData,
         and ConfigError for an entry of a newer release."""
         group = self.groups[number]
@@ -106,5 +106,5 @@ class CoreReplicas:
                 f"does not know ({error}): start this node with the "
                 "release that wrote it, or a newer one; nothing was changed"
             ) from None
-        group.machine.apply(command, place)
+        group.machine.apply(command, position)
         return command

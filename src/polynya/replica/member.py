@@ -1,5 +1,5 @@
-"""One replica of a replicated group: Raft joined to the machine, and the places of its log in the
-journal."""
+"""One replica of a replicated group: Raft joined to the machine, and the positions of its log in
+the journal."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def _joined(run: list[Proposal]) -> Entry:
 class Member:
     """A member of a Raft group and its local log.
 
-    Invariants: applied entries are durable here, so that a hot batch's place can always be read.
-      `places` has one ascending place for
+    Invariants: applied entries are durable here, so that a hot batch's position can always be read.
+      `positions` has one ascending position for
     each log entry given to the journal. `proposals` are in index order."""
 
     __slots__ = (
@@ -93,7 +93,7 @@ class Member:
         "first",
         "group",
         "leading",
-        "places",
+        "positions",
         "proposals",
         "queue",
         "raft",
@@ -104,11 +104,11 @@ class Member:
 
     def __init__(self, group: Group, raft: Raft, entries: list[Entry]) -> None:
         """Create the member. `entries` are the log entries found in the journal at start, with
-        their places."""
+        their positions."""
         self.group = group
         self.raft = raft
-        self.first = entries[0].index if entries else raft.log.last + 1  # the index of places[0]
-        self.places = array("Q", [entry.place for entry in entries])
+        self.first = entries[0].index if entries else raft.log.last + 1  # the index of positions[0]
+        self.positions = array("Q", [entry.position for entry in entries])
         self.committed: deque[Entry] = deque()  # committed but not applied: not durable here yet
         self.queue: list[Entry] = []  # proposals of this turn …
         self.since = 0.0  # … of which the oldest came at this time of the loop
@@ -120,35 +120,35 @@ class Member:
         self.leading = False  # elected, and every entry of earlier terms is applied
 
     def staged(self, entries: list[Entry]) -> None:
-        """Record the journal places of new entries; earlier entries with the same or larger indexes
-        are dropped."""
+        """Record the journal positions of new entries; earlier entries with the same or larger
+        indexes are dropped."""
         begin = entries[0].index
         if begin < self.first:
             self.first = begin
-            del self.places[:]
+            del self.positions[:]
         else:
-            del self.places[begin - self.first :]
-        self.places.extend([entry.place for entry in entries])
+            del self.positions[begin - self.first :]
+        self.positions.extend([entry.position for entry in entries])
 
     def installed(self, index: int) -> None:
         """Restart the log after `index`, because a snapshot replaced the group's machine."""
         self.first = index + 1
-        del self.places[:]
+        del self.positions[:]
         self.committed.clear()
 
     def release(self, first: int) -> None:
-        """Drop the places of entries before `first`, which the log no longer needs."""
+        """Drop the positions of entries before `first`, which the log no longer needs."""
         if first > self.first:
-            del self.places[: first - self.first]
+            del self.positions[: first - self.first]
             self.first = first
 
-    def first_from(self, place: int) -> int:
-        """Return the index of the first log entry at or after this place."""
-        return self.first + bisect_left(self.places, place)
+    def first_from(self, position: int) -> int:
+        """Return the index of the first log entry at or after this position."""
+        return self.first + bisect_left(self.positions, position)
 
-    def place_of(self, index: int) -> int | None:
+    def position_of(self, index: int) -> int | None:
         at = index - self.first
-        return self.places[at] if 0 <= at < len(self.places) else None
+        return self.positions[at] if 0 <= at < len(self.positions) else None
 
     def can_lead(self) -> bool:
         """Report whether this leader may stamp and judge proposals: all entries of earlier terms

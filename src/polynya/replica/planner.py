@@ -170,8 +170,8 @@ class _Readers:
         stays until it has received its removal."""
         now, up = self._now, self._observed.up
         if group == META_GROUP:
-            told = [node for node in has.readers if node in up and node not in now.members]
-            return tuple(sorted({*now.members, *told} - set(voters)))
+            readers = [node for node in has.readers if node in up and node not in now.members]
+            return tuple(sorted({*now.members, *readers} - set(voters)))
         if not now.readers and not has.readers:
             return ()
         stay = {

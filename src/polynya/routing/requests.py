@@ -1,6 +1,6 @@
-"""Send requests to other cores and take theirs: directly, or relayed through another node to the leader
-of a group that this node cannot reach (docs/decisions/0018). A request that is a part of a traced
-one carries its trace."""
+"""Send requests to other cores and take theirs: directly, or relayed through another node to the
+leader of a group that this node cannot reach (docs/decisions/0018). A request that is a part of a
+traced one carries its trace."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def span_of(name: str, core_id: int, group: int) -> Span | None:
     above = active()
     if above is None:
         return None
-    place = core_id % THROUGH
+    core = core_id % THROUGH
     return above.child(
         name,
         {
             "polynya.group": group,
-            "polynya.core": place & 0xFF,
-            "polynya.node": node_of(place),  # 0: this one
+            "polynya.core": core & 0xFF,
+            "polynya.node": node_of(core),  # 0: this one
             "polynya.relayed": core_id >= THROUGH,
         },
         CLIENT,

@@ -48,7 +48,7 @@ class Staged(msgspec.Struct, frozen=True):
     size: int
 
     @property
-    def place(self) -> tuple[int, int]:
+    def position(self) -> tuple[int, int]:
         """The position where the part begins."""
         return self.record, self.byte
 
@@ -120,8 +120,8 @@ async def body_of(
 ) -> bytes | memoryview | Refusal:
     """Return the body of a snapshot. A Refusal: the mark is gone by now. Raises CorruptData."""
     parts: list[bytes | memoryview] = []
-    for *place, _ in mark.parts:
-        part = await part_of(service, info, (place[0], place[1]), local=local)
+    for *position, _ in mark.parts:
+        part = await part_of(service, info, (position[0], position[1]), local=local)
         if isinstance(part, Refusal):
             return part
         parts.append(part)
@@ -135,13 +135,13 @@ async def body_of(
 
 
 async def part_of(
-    service: Service, info: StreamInfo, place: tuple[int, int], *, local: bool = False
+    service: Service, info: StreamInfo, position: tuple[int, int], *, local: bool = False
 ) -> bytes | memoryview | Refusal:
     """Return a part of a body; `local`: from this node's replica. A Refusal: it is gone, or none
     begins there. Raises CorruptData."""
     query = ReadQuery(
         companion_of(info.name),
-        *place,
+        *position,
         bytes_max=1,
         touch=False,
         whole_records=True,
@@ -150,7 +150,7 @@ async def part_of(
     page = service.read_nowait(query) or await service.read(query)
     if isinstance(page, Refusal):
         return page
-    if (page.begin_record, page.record) != (place[0], place[0] + 1):
+    if (page.begin_record, page.record) != (position[0], position[0] + 1):
         return Refusal(Code.PARTS_GONE)
     pieces = [span.payload for span in page.spans]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

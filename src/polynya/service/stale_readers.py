@@ -25,7 +25,7 @@ class StaleReaders:
         self._local, self._rpc = local, rpc
         self._directory, self._targets = directory, targets
         # groups whose readers were disconnected; readers that stay want local state
-        self._told: set[int] = set()
+        self._logged: set[int] = set()
 
     async def look(self) -> None:
         """Disconnect readers of groups whose leader only another node reaches. While no node
@@ -36,8 +36,8 @@ class StaleReaders:
             for group in watched
             if group in self._local.machines and not self._directory.knows(group)
         }
-        self._told &= deaf
-        some = sorted(deaf - self._told)
+        self._logged &= deaf
+        some = sorted(deaf - self._logged)
         for begin in range(0, len(some), ASKED_AT_ONCE):
             await asyncio.gather(
                 *(
@@ -48,7 +48,7 @@ class StaleReaders:
 
     async def _look_at(self, group: int, uid: int) -> None:
         if await self._is_heard_elsewhere(group, uid) and not self._directory.knows(group):
-            self._told.add(group)
+            self._logged.add(group)
             self._local.cut_readers(group)
 
     async def _is_heard_elsewhere(self, group: int, uid: int) -> bool:

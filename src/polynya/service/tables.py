@@ -108,10 +108,10 @@ class Tables:
         """Tell groups of the table. One that cannot take it now is told by the next plan."""
         service = self._service
         command = WatchStreams(table.uid, table.prefixes, table.hold, service.now_ms())
-        told = await asyncio.gather(
+        results = await asyncio.gather(
             *(service.call(group, command) for group in groups), return_exceptions=True
         )
-        for fault in told:
+        for fault in results:
             if isinstance(fault, BaseException) and not isinstance(fault, PolynyaError):
                 raise fault
 
@@ -178,13 +178,14 @@ class Tables:
                 await self._forget(table.uid)
 
     async def _forget(self, uid: int) -> None:
-        """Tell all groups that a table is dropped. Groups that cannot take it now are told later."""
+        """Tell all groups that a table is dropped. Groups that cannot take it now are told
+        later."""
         service, command = self._service, ForgetTable(uid)
         groups = range(1, service.groups + 1)
-        told = await asyncio.gather(
+        results = await asyncio.gather(
             *(service.call(group, command) for group in groups), return_exceptions=True
         )
-        faults = [fault for fault in told if isinstance(fault, BaseException)]
+        faults = [fault for fault in results if isinstance(fault, BaseException)]
         for fault in faults:
             if not isinstance(fault, PolynyaError):
                 raise fault
@@ -376,8 +377,8 @@ def checked_payload(text: str) -> str:
 def checked_partitions(
     texts: Sequence[str], columns: Sequence[tuple[str, str]] | None
 ) -> list[str]:
-    """Return the partitions in their canonical spelling. Without `columns` these are unknown. Raises
-    TableRefused."""
+    """Return the partitions in their canonical spelling. Without `columns` these are unknown.
+    Raises TableRefused."""
     declared = None if columns is None else dict(columns)
     try:
         return [str(each) for each in parse_partitions(texts, declared)]

@@ -89,11 +89,11 @@ class Cursors:
             self._base = reference, self._read(*reference)
         self._follow(reference[0])
         offsets = dict(self._base[1])
-        for name, place in coded.items():
-            if place is None:
+        for name, position in coded.items():
+            if position is None:
                 offsets.pop(name, None)
             elif name:
-                offsets[name] = place
+                offsets[name] = position
         self._keep(coded, offsets)
         return offsets
 

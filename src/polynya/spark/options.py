@@ -200,8 +200,8 @@ def _checked(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]
     wrong = given.keys() - {name.lower() for name in known}
     if wrong:
         name = min(wrong)
-        told = hint(name) or f"expected some of {', '.join(known)}"
-        raise ConfigError(f"format('polynya') has no option '{name}' here; {told}")
+        advice = hint(name) or f"expected some of {', '.join(known)}"
+        raise ConfigError(f"format('polynya') has no option '{name}' here; {advice}")
     return given
 
 

@@ -6,9 +6,9 @@ are in the tests. Tags in use: 1-19 streams, 20-29 across groups, 30-39 object t
 subscriptions, 60-79 tables, 80-92 cluster, 99 the log itself, 100-109 topics, 110-119
 transactions, 120-129 diskless streams, 130-139 consumer groups.
 
-A feature registers its commands (`@command`) and their rules (`@applies`). `polynya.stream.registry`
-imports all features, so a rule is there for every command that can be decoded.
-"""
+A feature registers its commands (`@command`) and their rules (`@applies`).
+`polynya.stream.registry` imports all features, so a rule is there for every command that can be
+decoded."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def command(
 
 
 def applies(kind: type[Command]) -> Callable[[RuleT], RuleT]:
-    """Register the rule that applies a kind of command: (machine, command, journal place) -> reply.
-    A kind has one rule."""
+    """Register the rule that applies a kind of command: (machine, command, journal position) ->
+    reply. A kind has one rule."""
     return _registers(RULES, kind)
 
 

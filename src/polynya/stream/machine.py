@@ -48,13 +48,13 @@ class Machine:
         self.meta = MetaState()
         self.tails = TailWatch()
 
-    def apply(self, command: Command, place: int = 0) -> Reply:
-        """Apply the next log entry; `place` is its journal place."""
+    def apply(self, command: Command, position: int = 0) -> Reply:
+        """Apply the next log entry; `position` is its journal position."""
         now_ms: int = command.now_ms if type(command) is Append else getattr(command, "now_ms", 0)
         counters = self.counters
         if now_ms > counters.log_ms:
             counters.log_ms = now_ms
-        return RULES[type(command)](self, command, place)
+        return RULES[type(command)](self, command, position)
 
     def plan_read(
         self,

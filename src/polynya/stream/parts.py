@@ -41,7 +41,7 @@ class Encoding:
     KAFKA = 2  # one Kafka record batch v2, opaque: it may have many records, and has no lengths
 
 
-PRODUCER_ID = slice(43, 51)  # the place of a producer's id in a Kafka batch
+PRODUCER_ID = slice(43, 51)  # the position of a producer's id in a Kafka batch
 ENCODING = (Encoding.BYTES, Encoding.KAFKA)
 # Flags of a batch. An entry of an index has those of its batches, and …
 TRANSACTIONAL = 1
@@ -156,8 +156,8 @@ class Mark(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 @bounded({"trims": (0, 1), "kept": (SNAPSHOTS_KEPT_MIN, SNAPSHOTS_KEPT_MAX)})
 class SnapshotRule(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The rule of a retention for snapshots. `trims` 1: each publish of a client trims the stream to the
-    oldest snapshot that can still be read. `kept`: the newest ones of an origin to keep."""
+    """The rule of a retention for snapshots. `trims` 1: each publish of a client trims the stream
+    to the oldest snapshot that can still be read. `kept`: the newest ones of an origin to keep."""
 
     record_time: bool = False  # that of the retention
     trims: int = 0
@@ -170,8 +170,8 @@ class SnapshotRule(msgspec.Struct, array_like=True, frozen=True, gc=False):
 )
 class Retention(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The records of a stream to keep: younger than `age_seconds`, and the newest `bytes`. None: no
-    bound. `record_time`: the age is that of the times that clients gave their records (level 3); or,
-    with a rule of snapshots, that rule, which says so too (level 4)."""
+    bound. `record_time`: the age is that of the times that clients gave their records (level 3);
+    or, with a rule of snapshots, that rule, which says so too (level 4)."""
 
     age_seconds: int | None = None
     bytes: int | None = None
@@ -300,7 +300,8 @@ class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     @property
     def is_inline(self) -> bool:
-        """Report whether this is a marker itself, and `pack` is empty: see `wire.inline_markers`."""
+        """Report whether this is a marker itself, and `pack` is empty: see
+        `wire.inline_markers`."""
         return self.encoding == INLINE
 
     @property

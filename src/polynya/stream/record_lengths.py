@@ -15,16 +15,17 @@ def lengths_of(packed: bytes) -> memoryview[int]:
 
 
 def holding(
-    lengths: memoryview[int], place: int, number: int = 0, begin: int = 0
+    lengths: memoryview[int], position: int, number: int = 0, begin: int = 0
 ) -> tuple[int, int]:
     """Return (number, begin) of the record that holds a byte; behind the last one, their count and
-    end. The search starts at the record `number`, which begins at `begin`, not behind `place`."""
+    end. The search starts at the record `number`, which begins at `begin`, not behind
+    `position`."""
     for first in range(number, len(lengths), _BLOCK):
         block = lengths[first : first + _BLOCK]
         end = begin + sum(block)
-        if end > place:
+        if end > position:
             ends = [*accumulate(block, initial=begin)]
-            inner = bisect_right(ends, place, 1) - 1
+            inner = bisect_right(ends, position, 1) - 1
             return first + inner, ends[inner]
         begin = end
     return len(lengths), begin

@@ -71,7 +71,7 @@ class SubscriptionLinks:
         service.rpc.serve(messages.LINKS, LinksQuery, list[LinkInfo], self._answer)
         service.rpc.serve(messages.LAGS, LagsQuery, list[int], self._answer_lags)
 
-    async def tell(self, home: int, subscription: Subscription) -> bool:
+    async def register(self, home: int, subscription: Subscription) -> bool:
         """Register the subscription's present streams in every group, then confirm that to its
         home. Return False if that incarnation was deleted."""
         service, revision = self._service, subscription.revision

@@ -39,10 +39,10 @@ class Resets:
             return links
         cursors: list[Cursor] = []
         for link in links:
-            place = await self._place(link, asked)
-            if isinstance(place, OperationResult):
-                return place
-            cursors.append((link.name, link.stream_uid, *place))
+            position = await self._position(link, asked)
+            if isinstance(position, OperationResult):
+                return position
+            cursors.append((link.name, link.stream_uid, *position))
         if not asked.is_dry and not await self._set(subscription, asked, cursors):
             return _at_work(subscription)
         moved = [
@@ -83,8 +83,8 @@ class Resets:
                 )
         return found
 
-    async def _place(self, link: LinkInfo, asked: Reset) -> tuple[int, int] | OperationResult:
-        """Return the new place of a cursor, or a refusal."""
+    async def _position(self, link: LinkInfo, asked: Reset) -> tuple[int, int] | OperationResult:
+        """Return the new position of a cursor, or a refusal."""
         if asked.to == "latest":
             return link.tail_record, link.tail_byte
         if asked.to == "offset":

@@ -65,10 +65,10 @@ class Rosters:
         lanes, workers, has_news = reply.detail
         if has_news:
             with suppress(Unavailable, OutcomeUnknown):  # they hear it with their next report
-                await self._tell(subscription)
+                await self._append_event(subscription)
         return OperationResult(200, {"lanes": lanes, "workers": workers, "session_ms": session_ms})
 
-    async def _tell(self, subscription: Subscription) -> None:
+    async def _append_event(self, subscription: Subscription) -> None:
         append = workers_event(subscription, self._service.now_ms())
         await self._service.call(self._service.group_of(append.name), append)
 

@@ -56,7 +56,7 @@ class Subscriptions:
         self._news: dict[
             int, dict[str, tuple[int, str]]
         ] = {}  # core → id → (uid, stream) not sent yet
-        self._telling: dict[int, asyncio.Task[None]] = {}
+        self._senders: dict[int, asyncio.Task[None]] = {}
         self._ticks, self._turns, self._led = 0, -1, set[int]()
         self._task: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -80,7 +80,7 @@ class Subscriptions:
         self._task.add_done_callback(ended)
 
     async def stop(self) -> None:
-        tasks = [*self._telling.values(), *filter(None, (self._task, self._sweeping))]
+        tasks = [*self._senders.values(), *filter(None, (self._task, self._sweeping))]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -166,9 +166,9 @@ class Subscriptions:
             if state.wakes:
                 wakes, state.wakes = state.wakes, {}
                 for key, (uid, name) in wakes.items():
-                    self._tell(key, uid, name)
+                    self._queue_update(key, uid, name)
 
-    def _tell(self, key: str, uid: int, name: str) -> None:
+    def _queue_update(self, key: str, uid: int, name: str) -> None:
         try:
             core = self._service.rpc.home_of(self._wakes.home_of(key))
         except NotLeader:
@@ -178,10 +178,10 @@ class Subscriptions:
                 self._forget(key, uid)
             return
         self._news.setdefault(core, {})[key] = (uid, name)
-        if core not in self._telling:
-            self._telling[core] = asyncio.get_running_loop().create_task(self._tell_core(core))
+        if core not in self._senders:
+            self._senders[core] = asyncio.get_running_loop().create_task(self._send_updates(core))
 
-    async def _tell_core(self, core: int) -> None:
+    async def _send_updates(self, core: int) -> None:
         """Send news to a core, one message at a time. News that arrive meanwhile share the next
         one."""
         try:
@@ -192,7 +192,7 @@ class Subscriptions:
         except PolynyaError:
             self._wakes.counters.faults += 1  # the sweep sends it again
         finally:
-            del self._telling[core]
+            del self._senders[core]
 
     async def _hear(self, news: News) -> list[tuple[str, int]]:
         if any(self._wakes.home_of(key) not in self._machines for key, _, _ in news.wakes):
@@ -241,21 +241,21 @@ class Subscriptions:
         """Start a sweep in the background, because it may wait for a group without a leader. An
         unexpected error of the last sweep is raised."""
         if self._sweeping is not None and not self._sweeping.done():
-            self._tell_again()
+            self._queue_pending()
             return
         if self._sweeping is not None:
             self._sweeping.result()
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
 
-    def _tell_again(self) -> None:
+    def _queue_pending(self) -> None:
         """Send pending news again."""
         for machine in self._machines.values():
             for key, uid, name in pending_watches(machine):
-                self._tell(key, uid, name)
+                self._queue_update(key, uid, name)
 
     async def _sweep(self) -> None:
         """Send pending news again, and finish operations across groups that a crash interrupted."""
-        self._tell_again()
+        self._queue_pending()
         for group, machine in tuple(self._machines.items()):
             state = machine.subscriptions
             try:

@@ -172,17 +172,17 @@ class Wakes:
         deleted. Raises Unavailable when its home has left this node."""
         key, uid = subscription.id, subscription.uid
         # the registered revision; the applied state here may lag
-        lock, told = (
+        lock, registered = (
             self._completing.setdefault(key, asyncio.Lock()),
             0,
         )
         try:
             async with lock:
                 while (known := self.find(key, uid)) is not None and max(
-                    told, known.linked
+                    registered, known.linked
                 ) < known.revision:
-                    told = known.revision
-                    if not await self.links.tell(self.home_of(key), known):
+                    registered = known.revision
+                    if not await self.links.register(self.home_of(key), known):
                         return False
         finally:
             if not lock.locked():

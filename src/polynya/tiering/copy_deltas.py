@@ -40,7 +40,7 @@ class CopyDeltaWorker:
     ) -> None:
         self.counters = StoredCounters()
         self._engine, self._store = engine, store
-        self._place = (whole.cluster, whole.history)
+        self._cluster_history = (whole.cluster, whole.history)
         self._interval_seconds = interval_seconds
         self._due: dict[int, float] = {}  # when the next delta of a group may be stored
         self._loop = asyncio.get_running_loop()
@@ -110,7 +110,7 @@ class CopyDeltaWorker:
             crc = int(extend(crc, part))
         now_ms = self._engine.service.now_ms()
         header = Header(number, delta.term, delta.index, now_ms, size, crc, 0)
-        await copies.write_delta(self._store, self._place, header, since.base, delta.body)
+        await copies.write_delta(self._store, self._cluster_history, header, since.base, delta.body)
 
 
 def lacks_commits(machine: Machine) -> bool:

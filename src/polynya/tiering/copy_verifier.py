@@ -14,17 +14,17 @@ NEEDED_BY = "(a restore from the object store alone)"
 
 
 class CopyVerifier:
-    """The verifier of a history's copies. `place` is (cluster, history)."""
+    """The verifier of a history's copies. `cluster_history` is (cluster, history)."""
 
-    def __init__(self, store: ObjectStore, place: tuple[str, int]) -> None:
-        self._store, self._place = store, place
+    def __init__(self, store: ObjectStore, cluster_history: tuple[str, int]) -> None:
+        self._store, self._cluster_history = store, cluster_history
 
     async def faults(self, groups: Iterable[int]) -> list[Fault]:
         """Return the damaged copies and deltas of these groups. Raises StoreUnavailable."""
         return [
             Fault(info.key, DAMAGED, [NEEDED_BY])
             for group in groups
-            async for info in self._store.list(copies.folder_of(*self._place, group))
+            async for info in self._store.list(copies.folder_of(*self._cluster_history, group))
             if not await self._is_intact(info.key, group)
         ]
 

@@ -1,9 +1,8 @@
-"""Decide slices that were built while transactions were open: their entries lose flag 8, so that they
-can become parts of pages, and the rows of aborted transactions can go.
+"""Decide slices that were built while transactions were open: their entries lose flag 8, so that
+they can become parts of pages, and the rows of aborted transactions can go.
 
-What has no aborted batch is decided by a command, and no byte is rewritten. The others are rewritten
-alone, with flag 4 on these batches. So this works also where nothing is merged.
-"""
+What has no aborted batch is decided by a command, and no byte is rewritten. The others are
+rewritten alone, with flag 4 on these batches. So this works also where nothing is merged."""
 
 from __future__ import annotations
 
@@ -74,7 +73,7 @@ class Decider:
         self._merger = merger
         self._sleep = sleep
         self._known: dict[int, int] = {}  # uids: the record before which all is decided
-        self._told: set[int] = set()  # uids of streams with too many rows
+        self._logged: set[int] = set()  # uids of streams with too many rows
         self._failures = Failures(
             log, "deciding slices failed; retrying", *FAULTS, counters=self.counters
         )
@@ -126,7 +125,7 @@ class Decider:
         begin = index.first_from(cold, self._known.get(stream.uid, 0))
         most = max(undecided_from(cold, begin), len(rows) // ROW.size)
         plan.most = max(plan.most, most)
-        self._tell(stream, most)
+        self._log_large(stream, most)
         end = min(index.entries_before(cold, stable_of(stream)[0]), begin + DECIDED_MAX)
         if begin >= end:
             return
@@ -160,9 +159,9 @@ class Decider:
             count = min(decided, len(entries) // ENTRY_BYTES)
             self._known[uid] = index.span(entries, 0, count)[1]
 
-    def _tell(self, stream: Stream, count: int) -> None:
-        if count > UNDECIDED_MAX and stream.uid not in self._told:
-            self._told.add(stream.uid)
+    def _log_large(self, stream: Stream, count: int) -> None:
+        if count > UNDECIDED_MAX and stream.uid not in self._logged:
+            self._logged.add(stream.uid)
             log.warning(
                 "the slices of the stream with uid %d are undecided: %d entries of its index, or "
                 "aborted transactions that they do not mark",
@@ -170,4 +169,4 @@ class Decider:
                 count,
             )
         elif count <= UNDECIDED_MAX // 2:
-            self._told.discard(stream.uid)
+            self._logged.discard(stream.uid)

@@ -58,7 +58,7 @@ class StateCopyWorker:
         may lack diskless streams and Kafka topics."""
         self.counters = StoredCounters()
         self._engine, self._store, self._whole, self._owned = engine, store, whole, owned
-        self._place = (whole.cluster, whole.history)
+        self._cluster_history = (whole.cluster, whole.history)
         self._soon_seconds = min(soon_seconds, SOON_SECONDS)
         self._diskless_seconds = diskless_seconds
         self._topics = -1  # revision of the topics in the copy of the meta group
@@ -154,7 +154,7 @@ class StateCopyWorker:
         self._covered[number] = max(found.messages, self._covered.get(number, 0))
         self._packs[number] = found.packs
         if await self._owned():
-            await copies.forget_older(self._store, self._place, number, found.index)
+            await copies.forget_older(self._store, self._cluster_history, number, found.index)
         return found.state_bytes / BYTES_PER_SECOND
 
     async def _stored(self, number: int, machine: Machine) -> Captured | None:
@@ -181,5 +181,5 @@ class StateCopyWorker:
                 f"the state of group {number} has {found.state_bytes} bytes, more than an object "
                 "may have"
             )
-        await copies.write(self._store, self._place, header, found.state)
+        await copies.write(self._store, self._cluster_history, header, found.state)
         return found

@@ -28,7 +28,7 @@ from polynya.transport.link_events import LinkEvents
 
 CONNECT_SECONDS = 2.0
 GREET_SECONDS = 3.0
-PLACES_MAX = 3  # addresses of a node, from the settings and from the cluster map
+ENDPOINTS_MAX = 3  # addresses of a node, from the settings and from the cluster map
 TROUBLES_MAX = 8  # distinct problems that are logged only once
 _UNGREETED = "the peer closed the connection without an answer (is TLS enabled on one side only?)"
 _UNTRUSTED = (
@@ -51,30 +51,30 @@ class HandshakeRefused(ConnectionError):
 
 
 class Dialer:
-    """Connects one core to the cores of node `node` at `place` (host, port) or at an address given
-    later. It tries several addresses in turn. It logs once why the node is unreachable, and again
-    when the reason changes."""
+    """Connects one core to the cores of node `node` at `endpoint` (host, port) or at an address
+    given later. It tries several addresses in turn. It logs once why the node is unreachable, and
+    again when the reason changes."""
 
     def __init__(
         self,
         own: Hello,
         node: int,
-        place: tuple[str, int],
+        endpoint: tuple[str, int],
         tls: PeerTls | None,
         events: LinkEvents,
     ) -> None:
         self.node = node
         self.own = own
-        self._places = [place]  # the first is tried next
+        self._endpoints = [endpoint]  # the first is tried next
         self._tls = tls
         self._events = events
         self._troubles: set[str] | None = None  # None before the first attempt
         self.refusal = ""  # why one side rejected the other in the last attempt
 
-    def move(self, place: tuple[str, int]) -> None:
+    def move(self, endpoint: tuple[str, int]) -> None:
         """Add a new address of the node."""
-        if place not in self._places:
-            self._places = [place, *self._places][:PLACES_MAX]
+        if endpoint not in self._endpoints:
+            self._endpoints = [endpoint, *self._endpoints][:ENDPOINTS_MAX]
 
     async def connect(self, core: int, lane: int) -> FrameLink:
         """Return a connection after the handshake. Raises OSError."""
@@ -83,7 +83,7 @@ class Dialer:
                 link = await self._connect(core, lane)
         except OSError as error:
             self._note(why(error), wanted=not isinstance(error, (HandshakeRefused, ssl.SSLError)))
-            self._places.append(self._places.pop(0))
+            self._endpoints.append(self._endpoints.pop(0))
             raise
         except Exception as error:  # `keep_connected` retries only after an OSError
             self._note(repr(error))
@@ -151,7 +151,7 @@ class Dialer:
 
     async def _open(self) -> socket.socket:
         loop = asyncio.get_running_loop()
-        host, port = self._places[0]
+        host, port = self._endpoints[0]
         error: OSError = OSError(f"{host} has no address")
         for family, kind, number, _, where in await loop.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
@@ -201,7 +201,7 @@ class Dialer:
 
     def _note(self, trouble: str, *, wanted: bool = True) -> None:
         self.refusal = "" if wanted else trouble
-        where = "{}:{}".format(*self._places[0])
+        where = "{}:{}".format(*self._endpoints[0])
         if trouble:
             if trouble not in (self._troubles or ()):
                 log.warning(

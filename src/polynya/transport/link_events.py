@@ -22,7 +22,7 @@ class LinkEvents:
     def stale_copy(self, hello: Hello) -> None:
         """Handle a rejection of this node, because its data is a stale copy."""
 
-    def sending(self, place: int) -> None:
+    def sending(self, core_id: int) -> None:
         """Handle a large Raft frame in progress from a core; called at each tick."""
 
     def rejection(self, hello: Hello) -> str:

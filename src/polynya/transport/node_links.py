@@ -68,7 +68,9 @@ class NodeLinks:
         self.tls = cluster.tls  # contexts may be replaced; new connections use them
         self._hello = hello
         self._peers = peers
-        self._dialers = {node: self._dialer(node, place) for node, place in cluster.others.items()}
+        self._dialers = {
+            node: self._dialer(node, endpoint) for node, endpoint in cluster.others.items()
+        }
         self.raft = raft = RaftLinks(
             (hello.core, hello.cores),
             {node: _lane_to(dialer) for node, dialer in self._dialers.items()},
@@ -142,12 +144,12 @@ class NodeLinks:
         """Return the other nodes, connected or not."""
         return sorted(self._dialers)
 
-    def add_node(self, node: int, place: tuple[str, int]) -> None:
+    def add_node(self, node: int, endpoint: tuple[str, int]) -> None:
         """Add a node of the cluster, or a new address of it."""
         if node in self._dialers:
-            self._dialers[node].move(place)
+            self._dialers[node].move(endpoint)
         else:
-            self._dialers[node] = dialer = self._dialer(node, place)
+            self._dialers[node] = dialer = self._dialer(node, endpoint)
             self.raft.add(node, _lane_to(dialer))
         self._port.admit(node)
 
@@ -170,13 +172,13 @@ class NodeLinks:
         `remove_node`. `removed`: the epoch of a map without it, which the node receives."""
         self._port.dismiss(node, removed)
 
-    def connector(self, place: int) -> Connect:
+    def connector(self, core_id: int) -> Connect:
         """Return the connector for requests to a core of another node. Raise Unavailable for an
         unknown node."""
-        dialer = self._dialers.get(node_of(place))
+        dialer = self._dialers.get(node_of(core_id))
         if dialer is None:
-            raise not_a_member(place)
-        return partial(dialer.connect, place & 0xFF, LANE_ASK)
+            raise not_a_member(core_id)
+        return partial(dialer.connect, core_id & 0xFF, LANE_ASK)
 
     # --- reports ----------------------------------------------------------------------------------
 
@@ -198,11 +200,11 @@ class NodeLinks:
 
     # --- handshakes -------------------------------------------------------------------------------
 
-    def _dialer(self, node: int, place: tuple[str, int]) -> Dialer:
+    def _dialer(self, node: int, endpoint: tuple[str, int]) -> Dialer:
         return Dialer(
             self._hello,
             node,
-            place,
+            endpoint,
             self.tls,
             _DialEvents(self),
         )
@@ -222,7 +224,7 @@ class NodeLinks:
     def _core_lost(self, node: int, core: int) -> None:
         """Fail the requests to a lost core. Cores without shared groups detect the loss on their
         own connections."""
-        peer = self._peers.by_place.get(address(node, core))
+        peer = self._peers.by_core.get(address(node, core))
         if peer is not None:
             peer.drop()
 
@@ -258,16 +260,16 @@ class _PortEvents(_DialEvents):
         self._links.greeted(hello)
         self._links.hurry(hello.node)
 
-    def sending(self, place: int) -> None:
-        self._links.raft.sending(place)
+    def sending(self, core_id: int) -> None:
+        self._links.raft.sending(core_id)
 
     def life_of(self, node: int) -> str:
         return self._links.raft.life_of(node)
 
 
-def not_a_member(place: int) -> Unavailable:
+def not_a_member(core_id: int) -> Unavailable:
     """Return the error of a request to a core of an unknown node."""
-    return Unavailable(f"node {node_of(place)} does not belong to the cluster; retry")
+    return Unavailable(f"node {node_of(core_id)} does not belong to the cluster; retry")
 
 
 def _lane_to(dialer: Dialer) -> Callable[[int], Connect]:

@@ -157,7 +157,7 @@ class Peer:
                 break
             del self._calls[ident]
             self.failed += 1
-            _tell(
+            _complete(
                 done, OutcomeUnknown(f"{self.name} did not answer within {self._call_seconds:g} s")
             )
 
@@ -216,18 +216,18 @@ class Peer:
         elif type_ == FrameType.ERROR:
             call = self._calls.pop(ident, None)
             if call is not None:
-                _tell(call[0], decode_error(kind, body))
+                _complete(call[0], decode_error(kind, body))
         elif type_ == FrameType.END:
             subscription = self._subscriptions.pop(ident, None)
             if subscription is not None:
-                _tell(subscription.on_end, decode_error(kind, body) if kind else None)
+                _complete(subscription.on_end, decode_error(kind, body) if kind else None)
 
     def _answered(self, done: Done, body: bytes) -> None:
         try:
             done(body)
         except UNREADABLE as error:  # the caller must not wait forever
             self.failed += 1
-            _tell(done, OutcomeUnknown(f"the answer of {self.name} cannot be decoded: {error}"))
+            _complete(done, OutcomeUnknown(f"the answer of {self.name} cannot be decoded: {error}"))
         except Exception as fault:
             _report(fault)
 
@@ -243,27 +243,27 @@ class Peer:
         for ident, (done, _) in calls.items():
             self.failed += 1
             if ident <= link.written_id:
-                _tell(
+                _complete(
                     done, OutcomeUnknown(f"the connection to {self.name} broke before it answered")
                 )
             else:
-                _tell(done, Unavailable(f"{self.name} is down; retry"))
+                _complete(done, Unavailable(f"{self.name} is down; retry"))
         for subscription in subscriptions.values():
-            _tell(subscription.on_end, Unavailable(f"the connection to {self.name} broke"))
+            _complete(subscription.on_end, Unavailable(f"the connection to {self.name} broke"))
 
     def _fail_waiting(self, error: Unavailable) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         for type_, _, ident, _ in waiting:
             self.failed += 1
             if type_ == FrameType.CALL and ident in self._calls:
-                _tell(self._calls.pop(ident)[0], error)
+                _complete(self._calls.pop(ident)[0], error)
             elif type_ == FrameType.OPEN and ident in self._subscriptions:
-                _tell(self._subscriptions.pop(ident).on_end, error)
+                _complete(self._subscriptions.pop(ident).on_end, error)
 
 
-def _tell(tell: Callable[[Outcome], object], outcome: Outcome) -> None:
+def _complete(done: Callable[[Outcome], object], outcome: Outcome) -> None:
     try:
-        tell(outcome)
+        done(outcome)
     except Exception as fault:
         _report(fault)
 

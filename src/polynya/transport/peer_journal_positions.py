@@ -18,8 +18,8 @@ BEFORE_MAX = 8  # replaced journals of one core, and accepted incarnations
 
 
 class JournalReport(msgspec.Struct):
-    """The last report of a core of another node. `synced` is a place of its journal, segment << 32
-    | offset."""
+    """The last report of a core of another node. `synced` is a position of its journal, segment <<
+    32 | offset."""
 
     node: int
     core: int
@@ -59,8 +59,8 @@ class PeerJournalPositions:
             return "its journal has been replaced by another one"
         if hello.journal == known.journal and hello.opened < known.synced:
             return (
-                f"its journal ends at {place_text(hello.opened)}, but was synced up to "
-                f"{place_text(known.synced)}"
+                f"its journal ends at {position_text(hello.opened)}, but was synced up to "
+                f"{position_text(known.synced)}"
             )
         return ""
 
@@ -76,9 +76,9 @@ class PeerJournalPositions:
         if not hello.journal:  # a release that does not report it
             return
         self.rejected.pop(hello.node, None)
-        place = address(hello.node, hello.core)
+        position = address(hello.node, hello.core)
         known = self._said.setdefault(
-            place, JournalReport(hello.node, hello.core, hello.journal, hello.opened)
+            position, JournalReport(hello.node, hello.core, hello.journal, hello.opened)
         )
         # an accepted incarnation; a delayed handshake of a dead one had replaced it
         if known.journal != hello.journal:
@@ -98,15 +98,15 @@ class PeerJournalPositions:
         known.synced = max(known.synced, hello.opened)
         self.dirty = True
 
-    def record_synced(self, place: int, journal: int, synced: int) -> None:
+    def record_synced(self, position: int, journal: int, synced: int) -> None:
         """Record how far the core at this address has synced its journal. Ignore late messages of
         another journal, sent before a disk loss."""
-        known = self._said.get(place)
+        known = self._said.get(position)
         if known is not None and journal == known.journal and synced > known.synced:
             known.synced = synced
             self.dirty = True
 
 
-def place_text(place: int) -> str:
-    """Return a place as readable text."""
-    return f"segment {place >> 32}, offset {place & 0xFFFF_FFFF}"
+def position_text(position: int) -> str:
+    """Return a position as readable text."""
+    return f"segment {position >> 32}, offset {position & 0xFFFF_FFFF}"

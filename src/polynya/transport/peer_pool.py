@@ -17,13 +17,13 @@ Connector = Callable[[int], Connect]
 
 class PeerPool:
     """The peers of one core by address. `local` has the connectors to the other cores of this node.
-    `connector(place)` returns that to a core of another node, or raises Unavailable. A core of
+    `connector(core_id)` returns that to a core of another node, or raises Unavailable. A core of
     another node gets its connection with the first request."""
 
     def __init__(
         self, local: Mapping[int, Connect], connector: Connector, *, call_seconds: float
     ) -> None:
-        self.by_place = {
+        self.by_core = {
             core: Peer(f"core {core}", connect, call_seconds=call_seconds)
             for core, connect in local.items()
         }
@@ -32,15 +32,15 @@ class PeerPool:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._stopped = False
 
-    def of(self, place: int) -> Peer:
+    def of(self, core_id: int) -> Peer:
         """Return the peer at an address. Raise Unavailable for an unknown node."""
-        peer = self.by_place.get(place)
-        return self._add(place) if peer is None else peer
+        peer = self.by_core.get(core_id)
+        return self._add(core_id) if peer is None else peer
 
     def start(self) -> None:
         """Connect in the background."""
-        for place, peer in self.by_place.items():
-            self._keep(place, peer)
+        for core_id, peer in self.by_core.items():
+            self._keep(core_id, peer)
 
     def stop(self) -> None:
         """Refuse requests to further cores of other nodes."""
@@ -51,42 +51,44 @@ class PeerPool:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        for peer in self.by_place.values():  # a task that never started does not close its peer
+        for peer in self.by_core.values():  # a task that never started does not close its peer
             peer.close()
 
     def detach(self, node: int) -> tuple[list[Peer], list[asyncio.Task[None]]]:
         """Remove the peers of a node. Return them, to close when their tasks, which are
         cancelled here, have ended."""
-        places = [place for place in self.by_place if node_of(place) == node]
-        tasks = [self._tasks.pop(place) for place in places]
+        core_ids = [core_id for core_id in self.by_core if node_of(core_id) == node]
+        tasks = [self._tasks.pop(core_id) for core_id in core_ids]
         for task in tasks:
             task.cancel()
-        return [self.by_place.pop(place) for place in places], tasks
+        return [self.by_core.pop(core_id) for core_id in core_ids], tasks
 
     def trim(self, node: int, cores: int) -> None:
         """Close the connections to cores that a node does not have any more."""
         gone = [
-            place for place in self.by_place if node_of(place) == node and place & 0xFF >= cores
+            core_id
+            for core_id in self.by_core
+            if node_of(core_id) == node and core_id & 0xFF >= cores
         ]
-        for place in gone:
-            self._tasks.pop(place).cancel()
-            self.by_place.pop(place).close()
+        for core_id in gone:
+            self._tasks.pop(core_id).cancel()
+            self.by_core.pop(core_id).close()
 
     def hurry(self, node: int) -> None:
         """Reconnect to the cores of another node at once, because it is up."""
-        for place, peer in self.by_place.items():
-            if node_of(place) == node:
+        for core_id, peer in self.by_core.items():
+            if node_of(core_id) == node:
                 peer.hurry()
 
     def tick(self, now: float) -> None:
         """Fail requests that timed out; called a few times a second."""
-        for peer in list(self.by_place.values()):
+        for peer in list(self.by_core.values()):
             peer.tick(now)
 
     def counters(self) -> dict[str, int]:
         """Return counters for metrics: connected peers, unanswered calls, and the totals of refused
         and failed calls."""
-        peers = self.by_place.values()
+        peers = self.by_core.values()
         return {
             "connected": sum(peer.connected for peer in peers),
             "outstanding": sum(peer.outstanding for peer in peers),
@@ -94,22 +96,22 @@ class PeerPool:
             "failed": sum(peer.failed for peer in peers),
         }
 
-    def _add(self, place: int) -> Peer:
+    def _add(self, core_id: int) -> Peer:
         """Return a new peer for the first request to a core of another node."""
         if self._stopped:
             raise Unavailable("this core is stopping")
         peer = Peer(
-            f"core {place & 0xFF} of node {node_of(place)}",
-            self._connector(place),
+            f"core {core_id & 0xFF} of node {node_of(core_id)}",
+            self._connector(core_id),
             call_seconds=self._call_seconds,
             keepalive=Keepalive(),
         )
         peer.tick(asyncio.get_running_loop().time())
-        self.by_place[place] = peer
-        self._keep(place, peer)
+        self.by_core[core_id] = peer
+        self._keep(core_id, peer)
         return peer
 
-    def _keep(self, place: int, peer: Peer) -> None:
-        self._tasks[place] = asyncio.get_running_loop().create_task(
+    def _keep(self, core_id: int, peer: Peer) -> None:
+        self._tasks[core_id] = asyncio.get_running_loop().create_task(
             peer.keep(), name=f"transport to {peer.name}"
         )

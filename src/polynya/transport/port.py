@@ -174,14 +174,14 @@ class NodePort:
                 )
             return  # else the peer closed it
         raw.setblocking(False)
-        place = _host(where)
-        if self._unauthenticated.welcome(place):
-            self._spawn(self._route, raw, place)
+        host = _host(where)
+        if self._unauthenticated.welcome(host):
+            self._spawn(self._route, raw, host)
         else:
             raw.close()
             self._log_rate_limited(
                 "a connection to the peer port was rejected without a handshake",
-                place,
+                host,
                 "too many connections from this address",
             )
 
@@ -195,23 +195,23 @@ class NodePort:
             raw = socket.socket(fileno=descriptor)
             raw.setblocking(False)
             try:
-                place = _host(raw.getpeername())
+                host = _host(raw.getpeername())
             except OSError:  # the peer closed it
                 raw.close()
             else:
-                self._spawn(self._enter, raw, place)
+                self._spawn(self._enter, raw, host)
 
     def _spawn(
         self,
         work: Callable[[socket.socket, UnauthenticatedConnection], Coroutine[Any, Any, None]],
         raw: socket.socket,
-        place: str,
+        host: str,
     ) -> None:
-        pending, crowded = self._unauthenticated.enter(place)
+        pending, crowded = self._unauthenticated.enter(host)
         if crowded:
             self._log_rate_limited(
                 "too many connections to the peer port await their handshake",
-                place,
+                host,
                 "the oldest was dropped",
             )
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work(raw, pending))

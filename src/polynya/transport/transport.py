@@ -122,7 +122,7 @@ class Transport:
     async def wait_connected(self) -> None:
         """Wait until this core is connected to every other core of the node."""
         for core in self.others:
-            await self._peers.by_place[core].wait_connected()
+            await self._peers.by_core[core].wait_connected()
 
     async def wait_met(self) -> None:
         """Wait until this core and every other core are connected in both directions. Afterwards
@@ -186,15 +186,15 @@ class Transport:
 
     def _arrived(self, core: int) -> None:
         """Reconnect to a local core at once, because it has connected to this one."""
-        peer = self._peers.by_place.get(core)
+        peer = self._peers.by_core.get(core)
         if peer is not None:
             peer.hurry()
 
-    def _connector(self, place: int) -> Connect:
+    def _connector(self, core_id: int) -> Connect:
         """Return the connector to a core of another node. Raise Unavailable for an unknown node."""
         if self.node_links is None:
-            raise not_a_member(place)
-        return self.node_links.connector(place)
+            raise not_a_member(core_id)
+        return self.node_links.connector(core_id)
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()

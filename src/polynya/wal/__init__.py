@@ -1,7 +1,7 @@
 """The journal and the snapshots: the durable state of a core.
 
 One journal per core holds the entries of all its groups in segments. In each turn, the core calls
-`stage` for each entry, which returns its place at once. It then calls `take`, runs `write` in a
+`stage` for each entry, which returns its position at once. It then calls `take`, runs `write` in a
 thread (one write, one fdatasync), and calls `synced`. Answers leave after that. A `SnapshotStore`
 keeps a chain of files for each group. Segments that no group needs any more are released. Formats:
 docs/formats/journal.md and snapshots.md.
@@ -11,7 +11,7 @@ Invariants:
 - Synced data is never cut. Damage below the highest position that a readable mark names is
   `CorruptData`; only data behind it can be a torn
   tail. Therefore a mark never names unsynced data.
-- `stage` fixes the place of a frame permanently, unless its write is discarded after `DiskFull`.
+- `stage` fixes the position of a frame permanently, unless its write is discarded after `DiskFull`.
 - Segment numbers are never reused, and segments are never overwritten.
 - At most one write is in flight. After a failed sync nothing more is written, because the page
   cache and the disk may differ.

@@ -34,7 +34,7 @@ class FrameKind:
 
 
 class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
-    """The header of a segment. `previous_end` is a place, 0 in the first segment."""
+    """The header of a segment. `previous_end` is a position, 0 in the first segment."""
 
     journal_id: int
     number: int
@@ -85,7 +85,7 @@ def parse_segment_header(data: bytes) -> SegmentHeader | int | None:
 
 
 def pack_mark(*, seed: int, segment: int, offset: int, synced: int) -> bytes:
-    """Encode a mark at `offset` of `segment`: everything below the place `synced` is on disk."""
+    """Encode a mark at `offset` of `segment`: everything below the position `synced` is on disk."""
     head = pack_frame_head(
         len(MARK_MAGIC), _MARK_CRC, 0, FrameKind.MARK, segment << 32 | offset, synced
     )
@@ -121,8 +121,8 @@ def parse_frame(data: bytes, offset: int, seed: int, limit: int) -> Frame | str:
 
 
 def find_marks(data: bytes, begin: int, *, seed: int, segment: int) -> Iterator[int]:
-    """Yield the places named by readable marks at or after `begin`, regardless of the data between
-    them."""
+    """Yield the positions named by readable marks at or after `begin`, regardless of the data
+    between them."""
     at = data.find(MARK_MAGIC, begin + FRAME_HEADER_BYTES)
     while at >= 0:
         offset = at - FRAME_HEADER_BYTES

@@ -42,7 +42,7 @@ _LOCK_BYTES = len(BEGUN) + 17  # size of the lock file: the prefix, hexadecimal 
 
 
 class Stageable(Protocol):
-    """An entry that can be staged; staging sets `place`."""
+    """An entry that can be staged; staging sets `position`."""
 
     @property
     def group(self) -> int: ...
@@ -53,7 +53,7 @@ class Stageable(Protocol):
     @property
     def payload(self) -> bytes: ...
 
-    place: int
+    position: int
 
 
 class Journal:
@@ -163,12 +163,12 @@ class Journal:
 
     @property
     def position(self) -> int:
-        """Return the place of the next frame, after everything staged."""
+        """Return the position of the next frame, after everything staged."""
         return self._base | self._offset
 
     @property
     def settled(self) -> int:
-        """Return a lower bound for the places of future entries. A full disk may discard the
+        """Return a lower bound for the positions of future entries. A full disk may discard the
         entries between it and `position`. Everything before it is synced, so no later start finds a
         journal that ends earlier."""
         return self._synced
@@ -183,7 +183,7 @@ class Journal:
         return self._offset - begin + sum(part.end - part.offset for part in self._parts)
 
     def stage(self, group: int, term: int, index: int, kind: int, payload: bytes) -> int:
-        """Add an entry (`kind` 1 to 255) to the next write and return its place."""
+        """Add an entry (`kind` 1 to 255) to the next write and return its position."""
         length = len(payload)
         if self._offset + FRAME_HEADER_BYTES + length > self._limit:
             self._make_room(FRAME_HEADER_BYTES + length)
@@ -194,7 +194,7 @@ class Journal:
         return self._base | offset
 
     def stage_all(self, entries: Iterable[Stageable], kind: int) -> None:
-        """Stage all entries of a turn and set their places. This is the hot loop: 0.5 us an
+        """Stage all entries of a turn and set their positions. This is the hot loop: 0.5 us an
         entry."""
         buffers, offset, limit, base, seed = (
             self._buffers,
@@ -222,7 +222,7 @@ class Journal:
                 length, value(payload), entry.group, kind, entry.term, entry.index
             )
             buffers += (head, extend(seed ^ offset, head).to_bytes(4, "little"), payload)
-            entry.place = base | offset
+            entry.position = base | offset
             offset = end
         self._offset = offset
 
@@ -263,8 +263,8 @@ class Journal:
         self._writer.write(self._marked_batch(batch))
 
     def _marked_batch(self, batch: WriteBatch) -> WriteBatch:
-        """Put the mark before the frames of a batch. It is packed where the batch is written, not on
-        the loop."""
+        """Put the mark before the frames of a batch. It is packed where the batch is written, not
+        on the loop."""
         first = batch.parts[0]
         first.buffers[0] = pack_mark(
             seed=self.segments.by_number[first.segment].seed,
@@ -285,7 +285,7 @@ class Journal:
             self.segments.by_number[part.segment].end = part.end
 
     def discard(self, batch: WriteBatch) -> None:
-        """Drop the batch after `DiskFull`, with everything staged after it. Their places are
+        """Drop the batch after `DiskFull`, with everything staged after it. Their positions are
         reused.
 
         The next `stage` does this automatically if nothing was staged meanwhile.

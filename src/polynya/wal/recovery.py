@@ -26,13 +26,13 @@ OFFSET_MASK = (1 << 32) - 1
 _ADVICE = (
     "Nothing was cut or changed. Keep a copy of the folder, check the disk, and put the file back "
     "from a backup or from another copy; "
-    "everything before this place is readable"
+    "everything before this position is readable"
 )
 
 
 class Segment(msgspec.Struct, gc=False):
-    """One segment. `end` is the offset after its last frame, `previous_end` a place, `final_mark` the
-    final mark of the previous segment."""
+    """One segment. `end` is the offset after its last frame, `previous_end` a position,
+    `final_mark` the final mark of the previous segment."""
 
     number: int
     nonce: int
@@ -52,8 +52,8 @@ class TornTail(msgspec.Struct, frozen=True):
 
 
 class Recovered(msgspec.Struct):
-    """The result of recovery. `marked`: the highest place that a mark names. `entries_end`: the
-    place after the newest entry.
+    """The result of recovery. `marked`: the highest position that a mark names. `entries_end`: the
+    position after the newest entry.
     `next_number`: the next free segment number. `begun`: the journal's own number."""
 
     segments: list[Segment]

@@ -38,7 +38,7 @@ class Scratch:
         try:
             self._fd = files.create(path)
         except OSError as error:
-            raise _told(error) from error
+            raise _translated(error) from error
         files.unlink(path)
 
     def append(self, *buffers: bytes) -> None:
@@ -47,7 +47,7 @@ class Scratch:
             try:
                 self._files.write(self._descriptor(), buffers, self.size)
             except OSError as error:
-                raise _told(error) from error
+                raise _translated(error) from error
             for buffer in buffers:
                 self._count(buffer)
 
@@ -101,7 +101,7 @@ class Scratch:
         return self._fd
 
 
-def _told(error: OSError) -> OSError | DiskFull:
+def _translated(error: OSError) -> OSError | DiskFull:
     return (
         DiskFull(f"no space for a temporary transfer file: {error.strerror}")
         if is_full(error)

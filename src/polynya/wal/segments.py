@@ -31,7 +31,7 @@ class JournalEntry(msgspec.Struct, gc=False):
     index: int
     kind: int
     payload: bytes
-    place: int  # segment << 32 | offset of its frame
+    position: int  # segment << 32 | offset of its frame
 
 
 class Segments:
@@ -78,19 +78,19 @@ class Segments:
                     )
                 offset = frame.end
 
-    def read(self, place: int) -> bytes:
-        """Return the payload of the written entry at a place. Raises `CorruptData` if it is damaged
-        or missing."""
-        return self.read_entry(place).payload
+    def read(self, position: int) -> bytes:
+        """Return the payload of the written entry at a position. Raises `CorruptData` if it is
+        damaged or missing."""
+        return self.read_entry(position).payload
 
-    def read_entry(self, place: int, *, within: int = 1) -> JournalEntry:
-        """Read an entry. If no frame begins at the place, read the one that begins less than
-        `within` bytes before it; its `place` is set."""
-        segment = self.by_number.get(place >> 32)
-        offset = place & OFFSET_MASK
+    def read_entry(self, position: int, *, within: int = 1) -> JournalEntry:
+        """Read an entry. If no frame begins at the position, read the one that begins less than
+        `within` bytes before it; its `position` is set."""
+        segment = self.by_number.get(position >> 32)
+        offset = position & OFFSET_MASK
         if segment is None:
             raise CorruptData(
-                f"journal segment {place >> 32} in {self.folder} is gone, but its offset "
+                f"journal segment {position >> 32} in {self.folder} is gone, but its offset "
                 f"{offset} is still needed"
             )
         path = segment_path(self.folder, segment.number)
@@ -138,7 +138,7 @@ class Segments:
         ]
 
     def bytes_between(self, begin: int, end: int) -> int:
-        """Return the journal bytes between two places. Released segments count as 0."""
+        """Return the journal bytes between two positions. Released segments count as 0."""
         if begin >= end:
             return 0
         total = (end & OFFSET_MASK) - (begin & OFFSET_MASK)

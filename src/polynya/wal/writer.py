@@ -29,7 +29,7 @@ class SegmentWrite(msgspec.Struct, gc=False):
 
 
 class WriteBatch(msgspec.Struct):
-    """One write. `begin` and `end` are places; `named` is the place that its mark names."""
+    """One write. `begin` and `end` are positions; `named` is the position that its mark names."""
 
     parts: list[SegmentWrite]
     begin: int

@@ -137,7 +137,7 @@ def check_text(text: bytes) -> None:
 
 def _deeper_than_allowed(text: bytes) -> bool:
     """Return whether the text is nested too deeply. For malformed text the answer may be wrong, but
-    it is rejected anyway. Up to the malformed place the count is right."""
+    it is rejected anyway. Up to the malformed position the count is right."""
     steps = _outside_strings(text, _BUT_BRACKETS).translate(_STEPS)
     depth = 0
     for at in range(0, len(steps), _PART):

@@ -64,8 +64,8 @@ class PackEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
         missing_records: int = 0,
         missing_bytes: int = 0,
     ) -> ColdSlice:
-        """Return the index entry of this slice in `pack`, at this place of its stream, with what is
-        missing behind it."""
+        """Return the index entry of this slice in `pack`, at this position of its stream, with what
+        is missing behind it."""
         missing_records += self.missing_records
         missing_bytes += self.missing_bytes
         return ColdSlice(
@@ -220,7 +220,7 @@ def read_footer(tail: bytes) -> Footer:
         raise CorruptData(f"the footer cannot be decoded: {fault}") from None
     if footer.version != VERSION:
         raise CorruptData(f"pack version {footer.version} is not supported")
-    _check_places(footer.entries, total - TAIL_BYTES - length)
+    _check_offsets(footer.entries, total - TAIL_BYTES - length)
     return footer
 
 
@@ -255,7 +255,7 @@ def _footer_crc(footer: bytes, total: int) -> int:
     return crc
 
 
-def _check_places(entries: Sequence[PackEntry], end: int) -> None:
+def _check_offsets(entries: Sequence[PackEntry], end: int) -> None:
     at = len(MAGIC)
     for entry in entries:
         if entry.offset < at or entry.stored < HEADER_BYTES or entry.offset + entry.stored > end:

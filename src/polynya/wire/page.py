@@ -1,4 +1,5 @@
-"""The format of pages: a part of a stream's index in one immutable object (docs/formats/pages.md)."""
+"""The format of pages: a part of a stream's index in one immutable object
+(docs/formats/pages.md)."""
 
 from __future__ import annotations
 
@@ -78,14 +79,17 @@ def build_page(
     have. None: a pack is not in the folder of the page's cluster."""
     counts = Counter(index.pack_numbers(entries))
     inline = counts.pop(0, 0)
-    folder, places = _folder_of(key), {number: place for place, number in enumerate(counts)}
+    folder, positions = (
+        _folder_of(key),
+        {number: position for position, number in enumerate(counts)},
+    )
     if inline:
-        places[0] = _NO_PACK
+        positions[0] = _NO_PACK
     listed = [(packs[number], count) for number, count in counts.items()]
     if not all(each.startswith(folder) for each, _ in listed):
         return None
     renumbered = b"".join(
-        form.ENTRY.pack(*row[:5], places[row[5]], *row[6:])
+        form.ENTRY.pack(*row[:5], positions[row[5]], *row[6:])
         for row in form.ENTRY.iter_unpack(entries)
     )
     body = index.stored(index.loaded(form.chunk_of(renumbered)))

@@ -30,11 +30,11 @@ from polynya.wire.kafka.values import (
     show_value,
 )
 
-Place = tuple[int, int]  # record, byte
+Offset = tuple[int, int]  # record, byte
 
 
 class StoredSpan(msgspec.Struct, frozen=True, gc=False):
-    """Stored payload of one encoding, and the place where it begins."""
+    """Stored payload of one encoding, and the position where it begins."""
 
     record: int
     byte: int
@@ -73,7 +73,7 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class Shown(msgspec.Struct, gc=False):
-    """The pieces of a body, and the place behind the last one. `damage`: why there are none."""
+    """The pieces of a body, and the position behind the last one. `damage`: why there are none."""
 
     parts: list[Bytes]
     record: int
@@ -82,31 +82,31 @@ class Shown(msgspec.Struct, gc=False):
 
 
 class _Damaged(Exception):
-    """A batch cannot be decoded. `behind`: the place behind it."""
+    """A batch cannot be decoded. `behind`: the position behind it."""
 
-    def __init__(self, fault: UnreadableBatch, behind: Place) -> None:
+    def __init__(self, fault: UnreadableBatch, behind: Offset) -> None:
         super().__init__(str(fault))
         self.behind = behind
 
 
-_Step = tuple[Sequence[Bytes], int, int]  # what is shown, and the place behind it
+_Step = tuple[Sequence[Bytes], int, int]  # what is shown, and the position behind it
 
 
 def show(
     spans: Sequence[StoredSpan],
-    end: Place,
+    end: Offset,
     *,
     first: int,
     form: Form,
     bytes_max: int,
     records_max: int = 0,
 ) -> Shown:
-    """Show spans in order, whose page ends at `end`: up to `bytes_max` of body, and at least one step.
-    `records_max`: then each step is one record, and there are so many at most.
+    """Show spans in order, whose page ends at `end`: up to `bytes_max` of body, and at least one
+    step. `records_max`: then each step is one record, and there are so many at most.
 
     A step is a Kafka batch, a plain span, or one of its records. Records before `first` are left
     out. A batch that cannot be decoded ends the page before it; if it is the first one, the page
-    has the damage, and the place behind that batch.
+    has the damage, and the position behind that batch.
     """
     shown = Shown([], spans[0].record, spans[0].byte)
     size, left = 0, records_max or -1
@@ -137,7 +137,7 @@ def is_plain(spans: Sequence[StoredSpan], form: Form) -> bool:
 
 
 def _steps(
-    span: StoredSpan, end: Place, first: int, form: Form, *, single: bool
+    span: StoredSpan, end: Offset, first: int, form: Form, *, single: bool
 ) -> Iterator[_Step]:
     if span.encoding == Encoding.KAFKA:
         return _batches(span, end, first, form, single=single)
@@ -149,7 +149,7 @@ def _steps(
 
 
 def _batches(
-    span: StoredSpan, end: Place, first: int, form: Form, *, single: bool
+    span: StoredSpan, end: Offset, first: int, form: Form, *, single: bool
 ) -> Iterator[_Step]:
     byte, times, show_one = span.byte, _AppendTimes(span), form.show_value
     try:
@@ -161,7 +161,7 @@ def _batches(
                 records = [each for each in decoded_records(batch, record) if each.offset >= first]
             except UnreadableBatch as fault:
                 raise _Damaged(fault, behind) from None
-            if single:  # a place inside a batch has the byte where the batch begins
+            if single:  # a position inside a batch has the byte where the batch begins
                 for each in records[:-1]:
                     yield [show_one(each)], each.offset + 1, byte
                 records = records[-1:]

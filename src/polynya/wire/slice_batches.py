@@ -71,8 +71,8 @@ def _producer_id(source: Columns, number: int) -> bytes:
 
 
 class SliceBatches(DecodedBatches):
-    """The batches of a parsed slice that begins at a place of its stream. `bounds`: the numbers of
-    the batches at which joined ones begin, and the end."""
+    """The batches of a parsed slice that begins at a position of its stream. `bounds`: the numbers
+    of the batches at which joined ones begin, and the end."""
 
     def __init__(self, source: Columns, at: tuple[int, int], bounds: Sequence[int]) -> None:
         self._source = source
@@ -107,11 +107,11 @@ class SliceBatches(DecodedBatches):
     def before_byte(self, byte: int) -> int:
         return self._before(self._source.batch_begins[1], byte - self._byte)
 
-    def _before(self, begins: Sequence[int], place: int) -> int:
+    def _before(self, begins: Sequence[int], position: int) -> int:
         bounds = self._bounds
         if isinstance(bounds, range):
-            return bisect_right(begins, place, 0, len(self))
-        return bisect_right(bounds, place, 0, len(self), key=begins.__getitem__)
+            return bisect_right(begins, position, 0, len(self))
+        return bisect_right(bounds, position, 0, len(self), key=begins.__getitem__)
 
     def _run(self, number: int) -> HotBatch:
         return self._of(self._bounds[number], self._bounds[number + 1])
@@ -137,7 +137,7 @@ class SliceBatches(DecodedBatches):
             time_ms=source.append_times_ms[end - 1],
             record_time_ms_max=source.newest(begin, end),
             encoding=source.encoding,
-            place=0,
+            position=0,
             flags=source.batch_flags[begin],
         )
 
@@ -177,10 +177,10 @@ class GappedBatches(DecodedBatches):
     def _of(self, number: int) -> HotBatch:
         source = self._source
         records, positions = source.batch_begins
-        stored, places = source.stored_begins
+        stored, payload_begins = source.stored_begins
         count = source.batch_records[number]
         lengths = source.record_lengths
-        payload: Any = source.payload[places[number] : places[number + 1]]
+        payload: Any = source.payload[payload_begins[number] : payload_begins[number + 1]]
         return HotBatch(
             record=self._record + records[number],
             byte=self._byte + positions[number],
@@ -193,7 +193,7 @@ class GappedBatches(DecodedBatches):
             time_ms=source.append_times_ms[number],
             record_time_ms_max=source.record_times_ms[number],
             encoding=source.encoding,
-            place=0,
+            position=0,
             flags=source.batch_flags[number],
         )
 

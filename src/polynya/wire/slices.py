@@ -319,7 +319,7 @@ class Slice:
             if self.base_record >= 0
             else (-1, -1)
         )
-        records, places = self.stored_begins
+        records, payload_begins = self.stored_begins
         lengths = self.record_lengths
         if lengths is not None:  # as in a slice of these batches alone
             single = set(self.batch_records[begin:end]) == {1}
@@ -332,7 +332,7 @@ class Slice:
                 for name, _ in (FIXED + SPANS if self.has_gaps else FIXED)
             ],
             lengths,
-            self.payload[places[begin] : places[end]],
+            self.payload[payload_begins[begin] : payload_begins[end]],
             lambda: {
                 number - begin: producer
                 for number, producer in self.producers.items()
@@ -346,7 +346,7 @@ class Slice:
         numbers. Raises ValueError for undivided batches."""
         if self.undivided or self.has_gaps:
             raise ValueError(
-                "the batches of this slice are undivided, or records are missing: the places of "
+                "the batches of this slice are undivided, or records are missing: the positions of "
                 "its records are not known"
             )
         return array("Q", accumulate(self.record_lengths or self.batch_lengths, initial=0))

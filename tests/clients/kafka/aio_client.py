@@ -34,9 +34,9 @@ async def read(servers: str, topic: str, count: int) -> list[object]:
     consumer = AIOKafkaConsumer(bootstrap_servers=servers, group_id=None)
     await consumer.start()
     try:
-        place = TopicPartition(topic, 0)
-        consumer.assign([place])
-        await consumer.seek_to_beginning(place)
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        await consumer.seek_to_beginning(partition)
         found: list[object] = []
         async with asyncio.timeout(60):
             while len(found) < count:
@@ -54,10 +54,12 @@ async def read(servers: str, topic: str, count: int) -> list[object]:
                     ]
                 )
         ends = [
-            (await consumer.beginning_offsets([place]))[place],
-            (await consumer.end_offsets([place]))[place],
+            (await consumer.beginning_offsets([partition]))[partition],
+            (await consumer.end_offsets([partition]))[partition],
         ]
-        at = (await consumer.offsets_for_times({place: 1_700_000_000_000 + count // 2}))[place]
+        at = (await consumer.offsets_for_times({partition: 1_700_000_000_000 + count // 2}))[
+            partition
+        ]
         return [found, ends, at.offset]
     finally:
         await consumer.stop()

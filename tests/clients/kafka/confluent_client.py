@@ -60,12 +60,12 @@ def read(servers: str, topic: str, count: int) -> list[object]:
                 message.timestamp()[1],
             ]
         )
-    places = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=SECONDS)
+    partitions = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=SECONDS)
     at = consumer.offsets_for_times(
         [TopicPartition(topic, 0, 1_700_000_000_000 + count // 2)], timeout=SECONDS
     )
     consumer.close()
-    return [found, list(places), at[0].offset]
+    return [found, list(partitions), at[0].offset]
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class Member(threading.Thread):
         self._make = make
         self.over = threading.Event()
         self.to_commit = threading.Event()
-        self.places: set[int] = set()
+        self.partitions: set[int] = set()
         self.values: list[str] = []
         self.changes = 0
 
@@ -36,9 +36,9 @@ class Member(threading.Thread):
         consumer = self._make()
         while not self.over.is_set():
             self.values += consumer.poll()
-            places = consumer.places()
-            self.changes += places != self.places
-            self.places = places
+            partitions = consumer.partitions()
+            self.changes += partitions != self.partitions
+            self.partitions = partitions
             if self.to_commit.is_set() and consumer.commit():
                 self.to_commit.clear()
         consumer.close()
@@ -46,7 +46,7 @@ class Member(threading.Thread):
     def stop(self) -> None:
         self.over.set()
         self.join(SECONDS)
-        self.places = set()
+        self.partitions = set()
 
 
 class Confluent:
@@ -80,8 +80,8 @@ class Confluent:
         assert not [each.error() for each in found if each.error()]
         return [each.value().decode() for each in found]
 
-    def places(self) -> set[int]:
-        return {place.partition for place in self._consumer.assignment()}
+    def partitions(self) -> set[int]:
+        return {partition.partition for partition in self._consumer.assignment()}
 
     def commit(self) -> bool:
         from confluent_kafka import KafkaError, KafkaException
@@ -123,8 +123,8 @@ class Python:
         found = self._consumer.poll(timeout_ms=100)
         return [each.value.decode() for some in found.values() for each in some]
 
-    def places(self) -> set[int]:
-        return {place.partition for place in self._consumer.assignment()}
+    def partitions(self) -> set[int]:
+        return {partition.partition for partition in self._consumer.assignment()}
 
     def commit(self) -> bool:
         from kafka.errors import KafkaError
@@ -164,8 +164,8 @@ class Aio:
         found = self._loop.run_until_complete(self._consumer.getmany(timeout_ms=100))
         return [each.value.decode() for some in found.values() for each in some]
 
-    def places(self) -> set[int]:
-        return {place.partition for place in self._consumer.assignment()}
+    def partitions(self) -> set[int]:
+        return {partition.partition for partition in self._consumer.assignment()}
 
     def commit(self) -> bool:
         from aiokafka.errors import KafkaError
@@ -209,7 +209,7 @@ def main(library: str, strategy: str, servers: str, topic: str, partitions: int)
             gone.append(members.pop(number))
 
     def shared() -> bool:
-        found = [each.places for each in members.values()]
+        found = [each.partitions for each in members.values()]
         assert all(each.is_alive() for each in members.values()), "a member's thread has failed"
         return all(found) and sorted(p for some in found for p in some) == list(range(partitions))
 

@@ -31,9 +31,9 @@ def write(servers: str, topic: str, codec: str, count: int) -> list[int]:
 
 def read(servers: str, topic: str, count: int) -> list[object]:
     consumer = KafkaConsumer(bootstrap_servers=servers, group_id=None, consumer_timeout_ms=20_000)
-    place = TopicPartition(topic, 0)
-    consumer.assign([place])
-    consumer.seek_to_beginning(place)
+    partition = TopicPartition(topic, 0)
+    consumer.assign([partition])
+    consumer.seek_to_beginning(partition)
     found: list[object] = []
     for message in consumer:
         found.append(
@@ -47,8 +47,11 @@ def read(servers: str, topic: str, count: int) -> list[object]:
         )
         if len(found) == count:
             break
-    begin, end = consumer.beginning_offsets([place])[place], consumer.end_offsets([place])[place]
-    at = consumer.offsets_for_times({place: 1_700_000_000_000 + count // 2})[place]
+    begin, end = (
+        consumer.beginning_offsets([partition])[partition],
+        consumer.end_offsets([partition])[partition],
+    )
+    at = consumer.offsets_for_times({partition: 1_700_000_000_000 + count // 2})[partition]
     return [found, [begin, end], at.offset]
 
 

@@ -1,5 +1,5 @@
-"""Transactions with librdkafka or aiokafka; prints JSON: the values that readers of committed and of
-all records get, the group's offsets after a commit and after an abort, and the fenced error.
+"""Transactions with librdkafka or aiokafka; prints JSON: the values that readers of committed and
+of all records get, the group's offsets after a commit and after an abort, and the fenced error.
 
 transactions_client.py confluent|aio SERVERS TOPIC
 """
@@ -44,8 +44,8 @@ def confluent(servers: str, topic: str) -> list[Any]:
     offsets = []
     for offset in (7, 9):
         first.begin_transaction()
-        place = TopicPartition(topic, 0, offset)
-        first.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), SECONDS)
+        partition = TopicPartition(topic, 0, offset)
+        first.send_offsets_to_transaction([partition], consumer.consumer_group_metadata(), SECONDS)
         if offset == 7:
             first.commit_transaction(SECONDS)
         else:
@@ -112,20 +112,20 @@ async def aio(servers: str, topic: str) -> list[Any]:
     offsets = []
     consumer = AIOKafkaConsumer(bootstrap_servers=servers, group_id=topic)
     await consumer.start()
-    place = AioPartition(topic, 0)
+    partition = AioPartition(topic, 0)
     for offset in (7, 9):
         await first.begin_transaction()
-        await first.send_offsets_to_transaction({place: offset}, topic)
+        await first.send_offsets_to_transaction({partition: offset}, topic)
         if offset == 7:
             await first.commit_transaction()
         else:
             offsets.append(
-                await consumer.committed(place)
+                await consumer.committed(partition)
             )  # the markers of the first one are there
             await first.abort_transaction()
     await first.begin_transaction()
     await write(first, b"a5", 1)
-    offsets.append(await consumer.committed(place))
+    offsets.append(await consumer.committed(partition))
     await consumer.stop()
     second = await made()
     error = ""
@@ -147,13 +147,15 @@ async def aio(servers: str, topic: str) -> list[Any]:
 async def aio_values(servers: str, topic: str, level: str) -> list[str]:
     consumer = AIOKafkaConsumer(bootstrap_servers=servers, isolation_level=level)
     await consumer.start()
-    places = [AioPartition(topic, part) for part in range(2)]
-    consumer.assign(places)
-    await consumer.seek_to_beginning(*places)
-    ends = await consumer.end_offsets(places)
+    partitions = [AioPartition(topic, part) for part in range(2)]
+    consumer.assign(partitions)
+    await consumer.seek_to_beginning(*partitions)
+    ends = await consumer.end_offsets(partitions)
     found = []
     async with asyncio.timeout(SECONDS):
-        while any([await consumer.position(place) < ends[place] for place in places]):
+        while any(
+            [await consumer.position(partition) < ends[partition] for partition in partitions]
+        ):
             for some in (await consumer.getmany(timeout_ms=200)).values():
                 found += [f"{each.partition}{each.value.decode()}" for each in some]
     await consumer.stop()

@@ -88,18 +88,18 @@ def test_records_that_are_looked_at_together_are_judged_as_each_by_itself(
         bytes(data.draw(st.integers(0, 130))),
     )
     step = data.draw(st.sampled_from((0, 0, 1, 3, 70, 9000)))
-    sent = [Record(key, value, 10**6 + step * place) for place in range(count)]
-    for place, each in data.draw(
+    sent = [Record(key, value, 10**6 + step * position) for position in range(count)]
+    for position, each in data.draw(
         st.dictionaries(st.integers(0, count - 1), RECORD, max_size=2)
     ).items():
-        sent[place] = each
+        sent[position] = each
     sound = build_batch(sent)
     assert judged(sound) == walked(sound) == max(each.timestamp for each in sent)
     body = bytearray(sound[HEADER_BYTES:])
     record = len(body) // count
     for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, 12)) + record * data.draw(st.integers(0, count - 1))
-        body[min(place, len(body) - 1)] ^= data.draw(st.integers(1, 255))
+        position = data.draw(st.integers(0, 12)) + record * data.draw(st.integers(0, count - 1))
+        body[min(position, len(body) - 1)] ^= data.draw(st.integers(1, 255))
     del body[len(body) - data.draw(st.sampled_from((0, 0, 0, 1, 9))) :]
     changed = made(bytes(body), records=count + data.draw(st.sampled_from((0, 0, 0, -1, 1))) or 1)
     assert judged(changed) == walked(changed)
@@ -114,8 +114,10 @@ def test_any_bytes_are_judged_alike_together_and_each_by_itself(
         batch = made(body, records=records)
         assert judged(batch) == walked(batch)
     offsets = b"".join(
-        bytes((2 * (len(head) + 6), 0, place % 7 * 2, place * 2, 1, 2 * len(head))) + head + b"\0"
-        for place in range(records)
+        bytes((2 * (len(head) + 6), 0, position % 7 * 2, position * 2, 1, 2 * len(head)))
+        + head
+        + b"\0"
+        for position in range(records)
     )
     batch = made(offsets, records=records)
     assert judged(batch) == walked(batch) == 1000 + min(records - 1, 6)
@@ -127,21 +129,23 @@ def test_any_bytes_are_judged_alike_together_and_each_by_itself(
 def test_one_changed_byte_is_found_in_records_of_one_size(
     key: bytes | None, size: int, step: int
 ) -> None:
-    sent = [Record(key, bytes(size), 1000 + step * place) for place in range(80)]
+    sent = [Record(key, bytes(size), 1000 + step * position) for position in range(80)]
     body = build_batch(sent)[HEADER_BYTES:]
-    ends = [len(build_batch(sent[:place])) - HEADER_BYTES for place in (1, 30, 31, 70, 71, 79, 80)]
+    ends = [
+        len(build_batch(sent[:position])) - HEADER_BYTES for position in (1, 30, 31, 70, 71, 79, 80)
+    ]
     for end, after in ((0, ends[0]), ends[1:3], ends[3:5], ends[5:]):
         heads = range(end, after - size - 1)
-        for place in (*heads, after - 1):
+        for position in (*heads, after - 1):
             for change in (1, 2, 3, 0x40, 0x7F, 0x80, 0x81, 0xFF):
                 changed = bytearray(body)
-                changed[place] ^= change
+                changed[position] ^= change
                 batch = made(bytes(changed), records=80)
                 assert judged(batch) == walked(batch)
 
 
 def test_many_records_of_one_size_are_not_looked_at_one_by_one() -> None:
-    sent = [Record(b"key", b"value", 1000 + place % 50) for place in range(8192)]
+    sent = [Record(b"key", b"value", 1000 + position % 50) for position in range(8192)]
     batch, seen = build_batch(sent), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_checks, "_walk", lambda *given: seen.append(given))

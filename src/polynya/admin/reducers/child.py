@@ -18,12 +18,12 @@ def reduce_command(parent_pid: int) -> list[str]:
 
 
 def reduce_environment(
-    start: CoreStart, place: tuple[str, int], environ: Mapping[str, str]
+    start: CoreStart, address: tuple[str, int], environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the node's environment without its settings, plus the server, the token file and the
-    certificate to trust as variables. `place`: where the node listens for HTTP."""
+    certificate to trust as variables. `address`: where the node listens for HTTP."""
     made = {name: value for name, value in environ.items() if not name.startswith("POLYNYA_")}
-    host, port = place
+    host, port = address
     scheme = "https" if start.tls is not None else "http"
     made["POLYNYA_SERVER"] = f"{scheme}://{spelled(_ANYWHERE.get(host, host), port)}"
     if start.config.reduce.token_file:

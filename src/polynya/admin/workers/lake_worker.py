@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from polynya.base.errors import ConfigError
 from polynya.config.model import Config
 from polynya.config.settings import SETTINGS
-from polynya.lakehouse.machine.master import default_settings, master_places
+from polynya.lakehouse.machine.master import default_settings, master_addresses
 from polynya.lakehouse.machine.needs import INSTALL, NotInstalled, check_pipeline
 
 
@@ -28,7 +28,7 @@ def check_spark(config: Config) -> None:
     """Raise ConfigError if tables cannot be built on this node, with what to do."""
     try:
         check_pipeline()
-        master_places(config.lake.master, default_settings())
+        master_addresses(config.lake.master, default_settings())
     except NotInstalled as missing:
         raise ConfigError(f"tables cannot be built here, as {missing}: {INSTALL}") from None
     except ConfigError as wrong:

@@ -33,7 +33,7 @@ class _Ask(msgspec.Struct, frozen=True, array_like=True):
     cancel: str = ""
 
 
-class _Told(msgspec.Struct, frozen=True, array_like=True):
+class _RunsReply(msgspec.Struct, frozen=True, array_like=True):
     runs: list[Run] = []
     refused: str = ""
     message: str = ""
@@ -93,26 +93,26 @@ class NodeTableRuns:
 
     async def _ask(self, ask: _Ask) -> list[Run]:
         if self._core == 0 or self._transport is None:
-            told = await self._answer(ask)
+            reply = await self._answer(ask)
         else:
             try:
                 found = await self._transport.call(0, KIND_TABLE_RUNS, msgspec.msgpack.encode(ask))
             except PolynyaError as fault:
                 raise Unavailable(f"core 0 does not answer: {fault}") from None
-            told = msgspec.msgpack.decode(found, type=_Told)
-        if told.refused:
-            raise Failure(told.refused, told.message)
-        return told.runs
+            reply = msgspec.msgpack.decode(found, type=_RunsReply)
+        if reply.refused:
+            raise Failure(reply.refused, reply.message)
+        return reply.runs
 
-    async def _answer(self, ask: _Ask) -> _Told:
+    async def _answer(self, ask: _Ask) -> _RunsReply:
         try:
             if ask.wanted is not None:
-                return _Told([await self._runs.start(ask.wanted)])
+                return _RunsReply([await self._runs.start(ask.wanted)])
             if ask.cancel:
-                return _Told([await self._runs.cancel(ask.uid, ask.cancel)])
-            return _Told(await self._runs.found(ask.uid))
+                return _RunsReply([await self._runs.cancel(ask.uid, ask.cancel)])
+            return _RunsReply(await self._runs.found(ask.uid))
         except Failure as refused:
-            return _Told(refused=refused.code, message=str(refused))
+            return _RunsReply(refused=refused.code, message=str(refused))
 
     def _on_ask(self, body: bytes, reply: Reply, core: int) -> None:
         ask = msgspec.msgpack.decode(body, type=_Ask)

@@ -103,8 +103,8 @@ class SqlWorker:
 
     def _settled(self, code: int, out: bytes, err: bytes) -> dict[str, Any]:
         try:
-            told: dict[str, Any] = msgspec.json.decode(out)
-            kind = told.pop("kind")
+            result: dict[str, Any] = msgspec.json.decode(out)
+            kind = result.pop("kind")
         except (KeyError, AttributeError, *UNREADABLE):
             if code < 0 or code == NO_MEMORY_TO_LINK:  # maybe mid-write: timeout or out of memory
                 raise _too_long(self._config.sql.timeout) from None
@@ -112,8 +112,8 @@ class SqlWorker:
                 f"the SQL process exited with {code}: {err.decode(errors='replace')}"
             ) from None
         if kind == "refused":
-            raise Failure(told["code"], told["message"])
-        return told
+            raise Failure(result["code"], result["message"])
+        return result
 
 
 def _too_long(seconds: float) -> Failure:

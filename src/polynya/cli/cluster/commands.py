@@ -48,14 +48,14 @@ def status_command(client: Client, with_groups: bool, watch: bool, as_json: bool
     polynya cluster status --watch
     """
     while True:
-        told = _look_again(client) if watch else _look(client)
+        status = _look_again(client) if watch else _look(client)
         if watch and not as_json:
             click.clear()  # clears terminals only
             click.echo(f"{time.strftime('%H:%M:%S')}, from {client.server}")
-        if as_json and told is not None:
-            output.json_line(told)
-        elif told is not None:
-            _show(told, with_groups=with_groups)
+        if as_json and status is not None:
+            output.json_line(status)
+        elif status is not None:
+            _show(status, with_groups=with_groups)
         if not watch:
             return
         time.sleep(WATCH_SECONDS)
@@ -70,15 +70,17 @@ def _look_again(client: Client) -> dict[str, Any] | None:
         return None
 
 
-def _show(told: dict[str, Any], *, with_groups: bool) -> None:
+def _show(status: dict[str, Any], *, with_groups: bool) -> None:
     more = [
-        head for head, shown in (("zone", _zone), ("role", _role)) if any(map(shown, told["nodes"]))
+        head
+        for head, shown in (("zone", _zone), ("role", _role))
+        if any(map(shown, status["nodes"]))
     ]
     heads = ("node", "http", *more, "state", "release", "cores", "leader of", "replicas")
-    output.table(heads, [_row(node, more) for node in told["nodes"]])
-    releases = sorted({node["release"] for node in told["nodes"] if node["release"]})
-    newest = max((node.get("level") or 1 for node in told["nodes"]), default=1)
-    level = told.get("level", 1)
+    output.table(heads, [_row(node, more) for node in status["nodes"]])
+    releases = sorted({node["release"] for node in status["nodes"] if node["release"]})
+    newest = max((node.get("level") or 1 for node in status["nodes"]), default=1)
+    level = status.get("level", 1)
     if len(releases) > 1:
         click.echo(
             f"an upgrade is under way: releases {', '.join(releases)}; feature level {level} of "
@@ -88,7 +90,7 @@ def _show(told: dict[str, Any], *, with_groups: bool) -> None:
         click.echo(
             f"feature level {level}; it rises to {newest} once every node has reported support"
         )
-    moves = [group for group in told["groups"] if group.get("voters") != group.get("goal")]
+    moves = [group for group in status["groups"] if group.get("voters") != group.get("goal")]
     for group in moves:
         gone = _listed(set(group["voters"]) - set(group["goal"]))
         new = _listed(set(group["goal"]) - set(group["voters"]))
@@ -97,14 +99,14 @@ def _show(told: dict[str, Any], *, with_groups: bool) -> None:
             + (f" from node {gone}" if gone else "")
             + (f" to node {new}" if new else "")
         )
-    if told.get("rebalancing"):
+    if status.get("rebalancing"):
         click.echo("rebalancing replicas and leaders")
     if with_groups:
         click.echo()
-        _show_groups(told)
-    for note in told.get("notes", ()):
+        _show_groups(status)
+    for note in status.get("notes", ()):
         output.notice(f"note: {note}")
-    for problem in told["problems"]:
+    for problem in status["problems"]:
         output.notice(f"! {problem}")
 
 
@@ -225,8 +227,8 @@ def _row(node: dict[str, Any], more: list[str]) -> tuple[object, ...]:
     )
 
 
-def _show_groups(told: dict[str, Any]) -> None:
-    names = [str(node["id"]) for node in told["nodes"]]
+def _show_groups(status: dict[str, Any]) -> None:
+    names = [str(node["id"]) for node in status["nodes"]]
     rows = [
         (
             *(
@@ -238,7 +240,7 @@ def _show_groups(told: dict[str, Any]) -> None:
             ),
             *(group["behind"].get(name) for name in names),
         )
-        for group in told["groups"]
+        for group in status["groups"]
     ]
     output.table(
         ("group", "on", "leader", "term", "commit", *(f"behind on {name}" for name in names)), rows
@@ -250,21 +252,21 @@ def _listed(nodes: Iterable[int]) -> str:
 
 
 def _look(client: Client) -> dict[str, Any]:
-    told: dict[str, Any] = client.call("GET", "/v1/cluster").json()
-    if not told["nodes"]:
-        raise _outside(client, told)
-    return told
+    status: dict[str, Any] = client.call("GET", "/v1/cluster").json()
+    if not status["nodes"]:
+        raise _outside(client, status)
+    return status
 
 
-def _outside(client: Client, told: dict[str, Any]) -> exits.Refused:
+def _outside(client: Client, status: dict[str, Any]) -> exits.Refused:
     """Explain an empty node list: the node was not admitted to its cluster, or it is a single
     node."""
-    if told.get("problems"):
+    if status.get("problems"):
         hint = (
             "Run 'polynya cluster add' on a node of the cluster. The log of this node names the "
             "nodes that it cannot reach."
         )
-        return exits.Refused(told["problems"][0], hint=hint)
+        return exits.Refused(status["problems"][0], hint=hint)
     return exits.Refused(
         f"{client.server} is a single node, not part of a cluster",
         hint=(
@@ -282,12 +284,12 @@ def _health(client: Client, *, patient: bool) -> tuple[list[str], list[str]]:
             answer = client.send("GET", "/v1/cluster")
         if answer.status_code not in (200, 503):
             raise client.refused(answer)
-        told = answer.json()
-        if "nodes" not in told:  # the server has access control and accepted no token
-            return ([] if told["healthy"] else [UNTOLD]), []
-        if not told["nodes"]:
-            raise _outside(client, told)
-        return list(told["problems"]), list(told.get("notes", ()))
+        status = answer.json()
+        if "nodes" not in status:  # the server has access control and accepted no token
+            return ([] if status["healthy"] else [UNTOLD]), []
+        if not status["nodes"]:
+            raise _outside(client, status)
+        return list(status["problems"]), list(status.get("notes", ()))
     except exits.Unreachable as failure:
         if not patient:
             raise

@@ -24,7 +24,14 @@ from polynya.cli.cluster import dev_folder, dev_nodes
 from polynya.cli.cluster.dev_ports import STEP, addresses_of, ports_of, with_addresses
 from polynya.cli.node.setting_flags import loaded_config, with_hidden_settings
 from polynya.cli.remote.client import Client
-from polynya.cli.storage.s3_server import BUCKET, EXPORTS, S3_SETTINGS, S3Place, has_s3, running_s3
+from polynya.cli.storage.s3_server import (
+    BUCKET,
+    EXPORTS,
+    S3_SETTINGS,
+    S3Location,
+    has_s3,
+    running_s3,
+)
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.values import toml_text
 from polynya.config.model import Config
@@ -61,7 +68,9 @@ S3_FOLDER = "s3"  # of its server, beside those of the nodes
     help="Replicas per group; the cluster needs at least as many voting nodes.  [default: 3]",
 )
 @options.value(
-    "--restore PLACE", "place", help="Start from the newest backup in PLACE; see 'polynya restore'."
+    "--restore PLACE",
+    "location",
+    help="Start from the newest backup in PLACE; see 'polynya restore'.",
 )
 @options.value(
     "--profile",
@@ -74,7 +83,7 @@ def dev_command(
     count: int | None,
     readers: int | None,
     replicas: str | None,
-    place: str | None,
+    location: str | None,
     profile: str | None,
     s3: bool,
     **values: str | None,
@@ -114,8 +123,8 @@ def dev_command(
             dev_nodes.kept_environment(),
         )
         _lay_out(nodes, folder, laid, values)
-        if place is not None:
-            _restore(place, nodes, values)
+        if location is not None:
+            _restore(location, nodes, values)
         _run(nodes, folder, laid, values)
 
 
@@ -239,8 +248,8 @@ def _refuse_taken(nodes: list[dev_nodes.DevNode], values: Mapping[str, str | Non
     """Refuse ports in use: another cluster there would answer for this one."""
     for node in nodes:
         host = node.host.strip("[]")
-        places = [("listen", host, port) for port in range(node.port, node.port + PORTS)]
-        for key, host, port in (*places, *ports_of(values, node.number)):
+        addresses = [("listen", host, port) for port in range(node.port, node.port + PORTS)]
+        for key, host, port in (*addresses, *ports_of(values, node.number)):
             if has_listener(host, port):
                 raise exits.Refused(
                     f"port {port} of {host}, needed by node {node.number}, is used by "
@@ -335,7 +344,7 @@ def _config(node: dev_nodes.DevNode, values: Mapping[str, str | None]) -> Config
 
 def _free_ports(host: str, count: int) -> int:
     """Return a port for the first node such that all ports of the cluster are free."""
-    offsets = [STEP * number + place for number in range(count) for place in range(PORTS)]
+    offsets = [STEP * number + port for number in range(count) for port in range(PORTS)]
     base = free_port(host, offsets)
     if base is None:
         raise exits.Refused(f"no free range of ports on {host}")
@@ -400,7 +409,7 @@ def _store_lines(folder: Path, laid: dev_folder.Laid) -> list[str]:
 # --- one more -------------------------------------------------------------------------------------
 
 
-def next_place(folder: Path, number: int | None) -> dev_nodes.DevNode:
+def next_dev_node(folder: Path, number: int | None) -> dev_nodes.DevNode:
     """Choose the folder and ports of a node to add. Raises `exits.Misused`."""
     folder = folder.absolute()
     nodes = _nodes_of(folder)
@@ -414,7 +423,7 @@ def next_place(folder: Path, number: int | None) -> dev_nodes.DevNode:
     host = last.host.strip("[]")
     port = last.port + STEP * (number - last.number)
     if not 0 < port <= 65536 - PORTS or any(
-        has_listener(host, port + place) for place in range(PORTS)
+        has_listener(host, port + each) for each in range(PORTS)
     ):
         port = _free_ports(host, 1)
     return dev_nodes.DevNode(number, folder / f"node-{number}", last.host, port, joins=True)
@@ -448,11 +457,13 @@ def _nodes_of(folder: Path) -> list[dev_nodes.DevNode]:
     return found
 
 
-def _restore(place: str, nodes: list[dev_nodes.DevNode], values: Mapping[str, str | None]) -> None:
+def _restore(
+    location: str, nodes: list[dev_nodes.DevNode], values: Mapping[str, str | None]
+) -> None:
     """Restore all nodes' folders from the same backup. Raises `exits.Ended`."""
     from polynya.cli.storage.backup import restore_into
 
-    restore_into(place, [_config(node, values) for node in nodes])
+    restore_into(location, [_config(node, values) for node in nodes])
 
 
 # --- while it runs --------------------------------------------------------------------------------
@@ -488,13 +499,13 @@ def _wait_until_healthy(nodes: list[dev_nodes.DevNode]) -> None:
 
 def _problems(client: Client) -> list[str]:
     try:
-        told = client.send("GET", "/v1/cluster/health").json()
+        health = client.send("GET", "/v1/cluster/health").json()
         # without a token a node with access control shows no more than this
-        if "problems" not in told:
-            return [] if told["healthy"] else ["the cluster is not healthy yet"]
+        if "problems" not in health:
+            return [] if health["healthy"] else ["the cluster is not healthy yet"]
         return [
-            *told["problems"],
-            *(note for note in told["notes"] if note.startswith("read replica")),
+            *health["problems"],
+            *(note for note in health["notes"] if note.startswith("read replica")),
         ] or _level_problems(client.send("GET", "/v1/cluster").json())
     except (exits.Ended, ValueError, KeyError):
         return ["node 1 does not respond yet"]
@@ -513,17 +524,17 @@ def _without_brokers(nodes: list[dev_nodes.DevNode]) -> list[str]:
     return found
 
 
-def _level_problems(told: dict[str, Any]) -> list[str]:
+def _level_problems(health: dict[str, Any]) -> list[str]:
     """Report groups below the level that all nodes support: until they reach it, some commands are
     refused."""
-    supported = [node["level"] for node in told.get("nodes", []) if node["level"]]
-    if not supported or told["level"] >= min(supported):
+    supported = [node["level"] for node in health.get("nodes", []) if node["level"]]
+    if not supported or health["level"] >= min(supported):
         return []
     return [f"the groups are raised to feature level {min(supported)}"]
 
 
 def _say(
-    nodes: list[dev_nodes.DevNode], folder: Path, configs: list[Config], server: S3Place | None
+    nodes: list[dev_nodes.DevNode], folder: Path, configs: list[Config], server: S3Location | None
 ) -> None:
     click.echo(f"a cluster of {output.counted(len(nodes), 'node')}; each accepts every request:")
     for node in nodes:
@@ -532,8 +543,8 @@ def _say(
             + ("  (a read replica)" if node.reader else "")
         )
     click.echo()
-    for protocol, places in _protocol_places(configs).items():
-        click.echo(f"  {protocol:<7}  {','.join(places)}")
+    for protocol, addresses in _protocol_addresses(configs).items():
+        click.echo(f"  {protocol:<7}  {','.join(addresses)}")
     if server is not None:
         keys = shlex.quote(str(folder / S3_FOLDER / EXPORTS))
         click.echo(f"  S3       {server.endpoint}, bucket {BUCKET}; its key for a shell: . {keys}")
@@ -547,15 +558,15 @@ def _say(
     sys.stdout.flush()
 
 
-def _protocol_places(configs: list[Config]) -> dict[str, list[str]]:
+def _protocol_addresses(configs: list[Config]) -> dict[str, list[str]]:
     """Return where the nodes serve Kafka and the text protocol, without what is off."""
     found: dict[str, list[str]] = {}
     for config in configs:
         kafka = config.kafka.listen
         if kafka not in (None, "off"):
             found.setdefault("Kafka", []).append(config.kafka.advertised or kafka)
-        if config.text_place is not None:
-            found.setdefault("text", []).append(spelled(*config.text_place))
+        if config.text_address is not None:
+            found.setdefault("text", []).append(spelled(*config.text_address))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from polynya.cli.storage.s3_server import S3Place
+from polynya.cli.storage.s3_server import S3Location
 from polynya.cli.terminal import exits, output
 from polynya.config.cluster_settings import parse_cluster_id
 from polynya.config.node_identity import FILE as BIRTH
@@ -29,7 +29,7 @@ class Laid(msgspec.Struct):
     flags: list[str]
     replicas: int
     objects: bool  # the nodes share the folder `objects`
-    s3: S3Place | None = None  # … or the S3 server of the folder `s3`
+    s3: S3Location | None = None  # … or the S3 server of the folder `s3`
     environment: dict[str, str] = {}  # the variables that the nodes need
 
 

@@ -52,9 +52,9 @@ def ports_of(values: Values, number: int) -> list[tuple[str, str, int]]:
     """Return key, host and port of each address that node `number` gets and listens on."""
     found = []
     for key in ("admin_listen", "text_listen", "kafka.listen"):
-        place = _place(_moved(key, values[_variable(key)], number))
-        if place is not None and place[1]:
-            found.append((key, *place))
+        address = _address(_moved(key, values[_variable(key)], number))
+        if address is not None and address[1]:
+            found.append((key, *address))
     return found
 
 
@@ -65,10 +65,10 @@ def _moved(key: str, text: str | None, number: int) -> str | None:
         return None
     if text.isdecimal() and int(text):
         return str(_port(key, text, int(text), number))
-    place = _place(text)
-    if place is None or not place[1]:
+    address = _address(text)
+    if address is None or not address[1]:
         return text
-    return f"{text.rpartition(':')[0]}:{_port(key, text, place[1], number)}"
+    return f"{text.rpartition(':')[0]}:{_port(key, text, address[1], number)}"
 
 
 def _port(key: str, text: str, first: int, number: int) -> int:
@@ -81,7 +81,7 @@ def _port(key: str, text: str, first: int, number: int) -> int:
     return port
 
 
-def _place(text: str | None) -> tuple[str, int] | None:
+def _address(text: str | None) -> tuple[str, int] | None:
     try:
         return split_listen(text) if text else None
     except ValueError:

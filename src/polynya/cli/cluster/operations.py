@@ -100,14 +100,16 @@ def add_command(  # noqa: PLR0913
     \b
     polynya cluster add --peer 10.0.0.4:4439 --http https://10.0.0.4:4437 --zone c > cluster.toml
     polynya cluster add --reader --peer 10.9.0.1:4439 --http https://10.9.0.1:4437 > cluster.toml
-    polynya cluster add --dev ./polynya-cluster --wait       # of a development cluster: starts it, too
-    """
+    polynya cluster add --dev ./polynya-cluster --wait       # of a development cluster: starts it,
+    too"""
     wanted = {"peer": peer, "http": http, "zone": zone, "rebalance": not (no_rebalance or reader)}
-    told, place = _new_node(client, number, wanted | ({"reader": True} if reader else {}), dev)
-    node = int(told["node"]["id"])
+    response, dev_node = _new_node(
+        client, number, wanted | ({"reader": True} if reader else {}), dev
+    )
+    node = int(response["node"]["id"])
     said = (
         f"node {node} is a member of the "
-        f"cluster{' as a read replica' if reader else ''}{_start_of(place)}"
+        f"cluster{' as a read replica' if reader else ''}{_start_of(dev_node)}"
     )
 
     def left(view: View) -> str:
@@ -115,7 +117,7 @@ def add_command(  # noqa: PLR0913
             return wait.reading_left(view, node)
         return wait.arrival_left(view, node, balanced=not no_rebalance)
 
-    _finish(client, told, said, left, ending, settings=place is None)
+    _finish(client, response, said, left, ending, settings=dev_node is None)
 
 
 @cluster_command.command("promote")
@@ -133,9 +135,9 @@ def promote_command(client: Client, node: int, no_rebalance: bool, ending: WaitM
     \b
     polynya cluster promote 4 --wait
     """
-    told = _act(client, f"nodes/{node}/promote", {"rebalance": not no_rebalance})
+    response = _act(client, f"nodes/{node}/promote", {"rebalance": not no_rebalance})
     left = partial(wait.arrival_left, node=node, balanced=not no_rebalance)
-    _finish(client, told, f"node {node} becomes a voting member", left, ending)
+    _finish(client, response, f"node {node} becomes a voting member", left, ending)
 
 
 @cluster_command.command("replace-disk")
@@ -167,15 +169,15 @@ def replace_disk_command(  # noqa: PLR0913
     polynya cluster replace-disk 2 > cluster.toml
     """
     wanted = {"peer": peer, "http": http, "replaces": node, "rebalance": False}
-    told, place = _new_node(client, number, wanted, dev)
-    new = int(told["node"]["id"])
+    response, dev_node = _new_node(client, number, wanted, dev)
+    new = int(response["node"]["id"])
 
     def left(view: View) -> str:
         there = wait.arrival_left(view, new, balanced=False)
         return there or wait.removal_left(view, node)
 
-    said = f"node {new} replaces node {node}{_start_of(place)}"
-    _finish(client, told, said, left, ending, settings=place is None)
+    said = f"node {new} replaces node {node}{_start_of(dev_node)}"
+    _finish(client, response, said, left, ending, settings=dev_node is None)
 
 
 def _add_state_command(verb: str, said: str, about: str) -> None:
@@ -186,8 +188,8 @@ def _add_state_command(verb: str, said: str, about: str) -> None:
     @click.argument("node", type=_number)
     @options.as_json
     def command(client: Client, node: int, as_json: bool) -> None:
-        told = _act(client, f"nodes/{node}/{verb}", {})
-        _finish(client, told, f"node {node} {said}", lambda view: "", WaitMode(as_json=as_json))
+        response = _act(client, f"nodes/{node}/{verb}", {})
+        _finish(client, response, f"node {node} {said}", lambda view: "", WaitMode(as_json=as_json))
 
 
 _add_state_command(
@@ -211,13 +213,13 @@ def drain_command(client: Client, node: int, replicas: bool, ending: WaitMode) -
     polynya cluster drain 3 --replicas --wait
     polynya cluster uncordon 3                   # when it is back
     """
-    told = _act(client, f"nodes/{node}/drain", {"replicas": replicas})
+    response = _act(client, f"nodes/{node}/drain", {"replicas": replicas})
     said = (
         f"node {node} transfers its leaders and replicas to other nodes"
         if replicas
         else f"node {node} transfers its leaders to other nodes"
     )
-    _finish(client, told, said, partial(wait.drain_left, node=node, replicas=replicas), ending)
+    _finish(client, response, said, partial(wait.drain_left, node=node, replicas=replicas), ending)
 
 
 @cluster_command.command("remove")
@@ -234,9 +236,9 @@ def remove_command(client: Client, node: int, ending: WaitMode) -> None:
     \b
     polynya cluster remove 3 --wait
     """
-    told = _act(client, f"nodes/{node}/remove", {})
+    response = _act(client, f"nodes/{node}/remove", {})
     said = f"node {node} is being removed from the cluster"
-    _finish(client, told, said, partial(wait.removal_left, node=node), ending)
+    _finish(client, response, said, partial(wait.removal_left, node=node), ending)
 
 
 @cluster_command.command("move")
@@ -253,10 +255,10 @@ def move_command(client: Client, group: int, source: int, target: int, ending: W
     \b
     polynya cluster move 7 --from 1 --to 4 --wait
     """
-    told = _act(client, f"groups/{group}/move", {"from": source, "to": target})
+    response = _act(client, f"groups/{group}/move", {"from": source, "to": target})
     said = f"group {group} moves from node {source} to node {target}"
     left = partial(wait.move_left, group=group, target=target, source=source)
-    _finish(client, told, said, left, ending)
+    _finish(client, response, said, left, ending)
 
 
 @cluster_command.command("transfer")
@@ -270,15 +272,15 @@ def transfer_command(client: Client, group: int, target: int, ending: WaitMode) 
     \b
     polynya cluster transfer 7 --to 2
     """
-    told = _act(client, f"groups/{group}/transfer", {"to": target})
+    response = _act(client, f"groups/{group}/transfer", {"to": target})
     pending = (
-        f" ({told['pending']}; the transfer then happens without further action)"
-        if told.get("pending")
+        f" ({response['pending']}; the transfer then happens without further action)"
+        if response.get("pending")
         else ""
     )
     said = f"leadership of group {group} moves to node {target}{pending}"
     left = partial(wait.lead_left, group=group, target=target)
-    _finish(client, told, said, left, ending)
+    _finish(client, response, said, left, ending)
 
 
 @cluster_command.command("rebalance")
@@ -295,8 +297,8 @@ def rebalance_command(client: Client, replicas: int, ending: WaitMode) -> None:
     polynya cluster rebalance --wait
     polynya cluster rebalance --replicas 5
     """
-    told = _act(client, "rebalance", {"replicas": replicas})
-    _finish(client, told, "rebalancing replicas and leaders", wait.balance_left, ending)
+    response = _act(client, "rebalance", {"replicas": replicas})
+    _finish(client, response, "rebalancing replicas and leaders", wait.balance_left, ending)
 
 
 def _new_node(
@@ -304,33 +306,42 @@ def _new_node(
 ) -> tuple[dict[str, Any], DevNode | None]:
     """Return the cluster's response, and the new node's folder and ports in a development
     cluster."""
-    place = None
+    dev_node = None
     if dev is not None:
         if wanted["peer"] or wanted["http"]:
             raise exits.Misused("--dev chooses the addresses: leave out --peer and --http")
-        place = cluster_dev.next_place(dev, number)
-        place.reader = wanted.get("reader", False)
-        number, wanted = place.number, {**wanted, "peer": place.peer, "http": place.url}
-    told = _act(client, "nodes", {"id": number or 0, **wanted})
-    if place is not None and dev is not None:
-        cluster_dev.lay_out_joining(dev, place)
-    return told, place
+        dev_node = cluster_dev.next_dev_node(dev, number)
+        dev_node.reader = wanted.get("reader", False)
+        number, wanted = dev_node.number, {**wanted, "peer": dev_node.peer, "http": dev_node.url}
+    response = _act(client, "nodes", {"id": number or 0, **wanted})
+    if dev_node is not None and dev is not None:
+        cluster_dev.lay_out_joining(dev, dev_node)
+    return response, dev_node
 
 
-def _start_of(place: DevNode | None) -> str:
+def _start_of(dev_node: DevNode | None) -> str:
     return (
-        f", and starts in {place.folder}"
-        if place is not None
+        f", and starts in {dev_node.folder}"
+        if dev_node is not None
         else "; start it with the settings below"
     )
 
 
-def settings_of(told: dict[str, Any]) -> str:
+def settings_of(response: dict[str, Any]) -> str:
     """Return the TOML settings of the added node."""
-    lines = ["# add here: listen, data and cores of this node", f"groups = {told['groups']}", ""]
+    lines = [
+        "# add here: listen, data and cores of this node",
+        f"groups = {response['groups']}",
+        "",
+    ]
     lines += ["[cluster]  # add below: ca, cert and key of this node, if the other nodes have them"]
-    lines += [f'id = "{told["cluster"]}"', f"node = {told['node']['id']}", "join = true", ""]
-    for node in (told["node"], *told["peers"]):
+    lines += [
+        f'id = "{response["cluster"]}"',
+        f"node = {response['node']['id']}",
+        "join = true",
+        "",
+    ]
+    for node in (response["node"], *response["peers"]):
         lines += [
             "[[cluster.nodes]]",
             f"id = {node['id']}",
@@ -344,19 +355,19 @@ def settings_of(told: dict[str, Any]) -> str:
 
 def _act(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
     try:
-        told: dict[str, Any] = client.act(f"/v1/cluster/{path}", body).json()
+        response: dict[str, Any] = client.act(f"/v1/cluster/{path}", body).json()
     except KeyboardInterrupt:
         output.notice(
             "it is unknown whether the cluster accepted the operation: check 'polynya cluster "
             "status'"
         )
         raise
-    return told
+    return response
 
 
 def _finish(  # noqa: PLR0913
     client: Client,
-    told: dict[str, Any],
+    response: dict[str, Any],
     said: str,
     left: wait.Left,
     ending: WaitMode,
@@ -368,10 +379,10 @@ def _finish(  # noqa: PLR0913
     if not ending.as_json:
         output.notice(said)
     if settings and not ending.as_json:
-        click.echo(settings_of(told), nl=False)
+        click.echo(settings_of(response), nl=False)
     if ending.wait:
-        wait.wait_until(client, told["epoch"], left, seconds=ending.timeout)
+        wait.wait_until(client, response["epoch"], left, seconds=ending.timeout)
     if ending.as_json:
-        output.json_line({**told, "done": ending.wait})
+        output.json_line({**response, "done": ending.wait})
     elif ending.wait:
         output.notice("done")

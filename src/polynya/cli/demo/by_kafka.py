@@ -56,15 +56,15 @@ def append(
         if error is not None:
             failed.append(error)
 
-    told = 0
+    reported = 0
     for number, record in enumerate(records, 1):
         producer.produce(TOPIC, record, key, partition=partition, on_delivery=delivered)
         if number % _REPORTED == 0:
             producer.poll(0)
-            progress(number - told)
-            told = number
+            progress(number - reported)
+            reported = number
     left = producer.flush(_FLUSH_SECONDS)
-    progress(len(records) - told)
+    progress(len(records) - reported)
     failures.check()
     if failed:
         raise explained(failed[0], f"a flight was not written to {TOPIC}")

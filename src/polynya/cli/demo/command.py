@@ -245,7 +245,7 @@ class _Follower:
 
 
 def _tables(client: Client, data: str) -> None:
-    from polynya.cli.tables.pipeline import spark_factory, told
+    from polynya.cli.tables.pipeline import spark_factory, step_printer
     from polynya.cli.tables.shared import coordinator_of, explained
     from polynya.lakehouse.jobs.worker import compact
 
@@ -256,7 +256,9 @@ def _tables(client: Client, data: str) -> None:
         _step("flushing packs and running the PySpark pipeline into Iceberg and Delta") as say,
         explained(),
     ):
-        done = compact(coordinator_of(client), [TABLE], spark_factory(""), told(verbose=False))
+        done = compact(
+            coordinator_of(client), [TABLE], spark_factory(""), step_printer(verbose=False)
+        )
         rows = sum(outcome.rows for outcome in done)
         packs = [path for path in Path(data).rglob("packs/*/*") if path.is_file()]
         size = output.size(sum(path.stat().st_size for path in packs))
@@ -286,16 +288,16 @@ def _compare(client: Client, streams: list[str], total: int) -> None:
         "the streams, by Spark": lambda: _by_spark(client.server),
     }
     output.notice("query: flights and mean arrival delay per airline")
-    told: dict[str, list[Sums]] = {}
+    sums_by_way: dict[str, list[Sums]] = {}
     for way, ask in ways.items():
         with _step(f"  {way}") as say:
-            told[way] = ask()
+            sums_by_way[way] = ask()
             say(
-                f"{sum(row.flights for row in told[way]):,} flights, "
-                f"{sum(row.delay for row in told[way]):,} minutes late in all"
+                f"{sum(row.flights for row in sums_by_way[way]):,} flights, "
+                f"{sum(row.delay for row in sums_by_way[way]):,} minutes late in all"
             )
-    expected = told["the original file, by Python"]
-    wrong = [way for way, sums in told.items() if sums != expected]
+    expected = sums_by_way["the original file, by Python"]
+    wrong = [way for way, sums in sums_by_way.items() if sums != expected]
     if wrong or sum(row.flights for row in expected) != total or total != FLIGHTS:
         raise exits.Refused(
             f"the results differ: {' and '.join(wrong) or 'the number of flights'} do not match "
@@ -366,9 +368,9 @@ def _store(flags: Flags) -> Iterator[str]:
     folder = Path(flags.data).absolute()
     with ExitStack() as stack:
         with _step("starting an S3 server (SeaweedFS)") as say:
-            place = stack.enter_context(running_s3(folder / "s3"))
-            say(f"{place.endpoint}, bucket {BUCKET}")
-        variables = {f"POLYNYA_COLD_{key.upper()}": text for key, text in place.settings.items()}
+            server = stack.enter_context(running_s3(folder / "s3"))
+            say(f"{server.endpoint}, bucket {BUCKET}")
+        variables = {f"POLYNYA_COLD_{key.upper()}": text for key, text in server.settings.items()}
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
         try:

@@ -41,11 +41,10 @@ ANSWER_SECONDS = 10.0
 _ABOUT = """Diagnostics collected by 'polynya debug bundle' on {moment} (release {version}):
 
 {members}
-The file contains no stream records and no secrets. Secret settings, tokens and passwords are masked.
-Environment variables are listed by name only; data files by name, size and time.
-It does contain names of folders, tables, buckets and, in logs, of streams and peers.
-Check it before you share it: tar -xzf {file}
-"""
+The file contains no stream records and no secrets. Secret settings, tokens and passwords are
+masked. Environment variables are listed by name only; data files by name, size and time. It does
+contain names of folders, tables, buckets and, in logs, of streams and peers. Check it before you
+share it: tar -xzf {file} """
 _MEANING = {
     "config.json": "every setting of the node and its origin",
     "environment.txt": "names of the relevant environment variables, without values",
@@ -260,9 +259,9 @@ def _own_log(data: Path) -> str:
         pid = int((data / "node.pid").read_text())
         if b"polynya" not in Path(f"/proc/{pid}/cmdline").read_bytes():
             return ""
-        told = Path(os.readlink(f"/proc/{pid}/fd/2"))
-        if told.is_file():
-            return _end_of(told)
+        log_file = Path(os.readlink(f"/proc/{pid}/fd/2"))
+        if log_file.is_file():
+            return _end_of(log_file)
         units = [
             part
             for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()
@@ -300,9 +299,9 @@ def _listed(folders: list[Path]) -> Iterator[str]:
     """Yield size, time and path of each file below the folders; links are not followed."""
     seen: set[str] = set()
     for folder in folders:
-        for place, _, names in os.walk(folder):
+        for parent, _, names in os.walk(folder):
             for name in sorted(names):
-                path = os.path.join(place, name)
+                path = os.path.join(parent, name)
                 if path in seen:
                     continue
                 if len(seen) >= LISTED_MAX:

@@ -46,34 +46,34 @@ REMOTE = frozenset(
 def check_data(config: Config) -> Iterator[Finding]:
     """Check the folder, its file system, free space, and fsync latency."""
     folder = Path(config.data)
-    place = folder
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir():
+    path = folder
+    while not path.exists():
+        path = path.parent
+    if not path.is_dir():
         yield Finding(
-            "data folder", FAIL, f"{place} is not a folder", "Pass another folder with --data."
+            "data folder", FAIL, f"{path} is not a folder", "Pass another folder with --data."
         )
         return
-    if os.statvfs(place).f_flag & os.ST_RDONLY:
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
         yield Finding(
             "data folder",
             FAIL,
-            f"{place} is on a read-only file system",
+            f"{path} is on a read-only file system",
             "Mount it read-write, or pass another --data.",
         )
         return
-    if not os.access(place, os.W_OK | os.X_OK):
+    if not os.access(path, os.W_OK | os.X_OK):
         yield Finding(
             "data folder",
             FAIL,
-            f"{place} is not writable for this user",
-            f"Run: chown {_user()} {place}, or pass another --data.",
+            f"{path} is not writable for this user",
+            f"Run: chown {_user()} {path}, or pass another --data.",
         )
         return
     yield _folder(folder)
-    yield _file_system(place)
-    yield _space(place)
-    yield _syncs(place)
+    yield _file_system(path)
+    yield _space(path)
+    yield _syncs(path)
 
 
 def check_ports(config: Config, *, running: bool) -> Iterator[Finding]:
@@ -87,7 +87,7 @@ def check_ports(config: Config, *, running: bool) -> Iterator[Finding]:
         ("admin port", "127.0.0.1", port + 1 if port else 0, "--listen"),
     ]
     if config.cluster.is_on:
-        host, port = config.cluster.listen_place
+        host, port = config.cluster.listen_address
         wanted.append(("peer port", resolve(host)[0], port, "cluster.nodes"))
     for name, address, number, change in wanted:
         if running:
@@ -129,8 +129,8 @@ def _folder(folder: Path) -> Finding:
     return Finding("data folder", OK, f"{folder} is empty")
 
 
-def _file_system(place: Path) -> Finding:
-    kind = file_system_of(place)
+def _file_system(path: Path) -> Finding:
+    kind = file_system_of(path)
     if kind in VOLATILE:
         return Finding(
             "file system",
@@ -144,9 +144,9 @@ def _file_system(place: Path) -> Finding:
     return Finding("file system", OK, kind or "not checked: this system does not report it")
 
 
-def file_system_of(place: Path, mounts: str = "/proc/self/mounts") -> str:
+def file_system_of(path: Path, mounts: str = "/proc/self/mounts") -> str:
     """Return the type of the file system that holds an existing folder; empty if unknown."""
-    wanted = os.path.realpath(place)
+    wanted = os.path.realpath(path)
     best, kind = -1, ""
     with (
         contextlib.suppress(OSError),
@@ -161,8 +161,8 @@ def file_system_of(place: Path, mounts: str = "/proc/self/mounts") -> str:
     return kind
 
 
-def _space(place: Path) -> Finding:
-    usage = shutil.disk_usage(place)
+def _space(path: Path) -> Finding:
+    usage = shutil.disk_usage(path)
     said = f"{output.size(usage.free)} free of {output.size(usage.total)}"
     if usage.free < FREE_BYTES_LEAST:
         return Finding(
@@ -178,7 +178,7 @@ def _space(place: Path) -> Finding:
             said,
             "Free some space soon: the node refuses appends when the disk is full.",
         )
-    found = os.statvfs(place)
+    found = os.statvfs(path)
     # file systems without an inode limit report 0
     if found.f_files and found.f_favail < FILES_GOOD:
         return Finding(
@@ -190,14 +190,14 @@ def _space(place: Path) -> Finding:
     return Finding("free space", OK, said)
 
 
-def _syncs(place: Path) -> Finding:
+def _syncs(path: Path) -> Finding:
     try:
-        taken = sync_seconds(place)
+        taken = sync_seconds(path)
     except OSError as error:
         return Finding(
             "fsync",
             FAIL,
-            f"cannot write to {place}: {error.strerror}",
+            f"cannot write to {path}: {error.strerror}",
             "Check the disk (dmesg), or pass another folder with --data.",
         )
     median, worst = statistics.median(taken), max(taken)

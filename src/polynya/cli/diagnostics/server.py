@@ -27,8 +27,8 @@ def check_server(client: Client) -> Iterator[Finding]:
     began = time.monotonic()
     try:
         node = client.call("GET", "/v1/node", seconds=ANSWER_SECONDS)
-        told = node.json()
-        version = str(told["version"])
+        reported = node.json()
+        version = str(reported["version"])
     except exits.Ended as failure:
         status = WARN if client.origin == "default" else FAIL
         yield Finding("server", status, failure.message, failure.hint)
@@ -44,7 +44,7 @@ def check_server(client: Client) -> Iterator[Finding]:
     taken = time.monotonic() - began
     said = (
         f"{client.server} ({client.origin}) responded in {taken * 1000:.0f} ms: "
-        f"{output.counted(told.get('cores', 1), 'core')}"
+        f"{output.counted(reported.get('cores', 1), 'core')}"
     )
     yield Finding(
         "server",
@@ -54,7 +54,7 @@ def check_server(client: Client) -> Iterator[Finding]:
     )
     yield _version(version)
     yield from _health(client)
-    if told.get("nodes"):
+    if reported.get("nodes"):
         yield from _cluster(client)
     yield from _clock(node)
 
@@ -73,13 +73,15 @@ def _version(version: str) -> Finding:
 def _health(client: Client) -> Iterator[Finding]:
     try:
         answer = client.send("GET", "/health")
-        told = answer.json()
-        failed = [f"core {row['core']} {row['check']}: {row['reason']}" for row in told["failed"]]
+        reported = answer.json()
+        failed = [
+            f"core {row['core']} {row['check']}: {row['reason']}" for row in reported["failed"]
+        ]
         warned = [
             f"core {row['core']} {row['check']}: {row['reason']}"
-            for row in told.get("warnings", ())
+            for row in reported.get("warnings", ())
         ]
-        unsafe = list(told["unsafe"])
+        unsafe = list(reported["unsafe"])
     except (exits.Ended, ValueError, KeyError, TypeError):
         yield Finding("health", FAIL, "the server reported no reason", "Read its log.")
         return
@@ -99,15 +101,19 @@ def _cluster(client: Client) -> Iterator[Finding]:
     """Report the cluster's problems. A node that is down is a warning: the other nodes keep
     serving."""
     try:
-        told = client.send("GET", "/v1/cluster/health").json()
-        if "nodes" not in told:  # details require a token
+        reported = client.send("GET", "/v1/cluster/health").json()
+        if "nodes" not in reported:  # details require a token
             yield (
                 Finding("cluster", OK, "healthy")
-                if told["healthy"]
+                if reported["healthy"]
                 else Finding("cluster", WARN, UNTOLD)
             )
             return
-        problems, notes, nodes = list(told["problems"]), list(told["notes"]), int(told["nodes"])
+        problems, notes, nodes = (
+            list(reported["problems"]),
+            list(reported["notes"]),
+            int(reported["nodes"]),
+        )
     except (exits.Ended, ValueError, KeyError, TypeError):
         yield Finding("cluster", WARN, "the server reported no reason", "Read its log.")
         return
@@ -124,11 +130,11 @@ def _cluster(client: Client) -> Iterator[Finding]:
 
 def _clock(answer: httpx.Response) -> Iterator[Finding]:
     """Check the clock skew, if the server or its proxy sends a Date header."""
-    told = answer.headers.get("date")
-    if told is None:
+    reported = answer.headers.get("date")
+    if reported is None:
         return
     try:
-        skew = time.time() - parsedate_to_datetime(told).timestamp()
+        skew = time.time() - parsedate_to_datetime(reported).timestamp()
     except ValueError:
         return
     if abs(skew) > SKEW_SECONDS:

@@ -69,10 +69,10 @@ async def _checked(config: Config) -> list[Finding]:
 
 async def _local(config: Config) -> Finding:
     """Check a temporary folder beside the real one: a node's start finds no trace of it."""
-    place = config.objects_path
-    while not place.is_dir():
-        place = place.parent
-    with tempfile.TemporaryDirectory(dir=place, prefix=".polynya-doctor-") as folder:
+    path = config.objects_path
+    while not path.is_dir():
+        path = path.parent
+    with tempfile.TemporaryDirectory(dir=path, prefix=".polynya-doctor-") as folder:
         await _proven(StoreSettings(backend="local", root=str(Path(folder) / "objects")))
     return Finding("object store", OK, f"local, in {config.objects_path}")
 

@@ -91,8 +91,8 @@ def _presented(token: str) -> Callable[[str], tuple[str, float]]:
 
 
 def _brokers_of(client: Client) -> str:
-    told = client.call("GET", "/v1/node").json()
-    found = told.get("kafka", "")
+    status = client.call("GET", "/v1/node").json()
+    found = status.get("kafka", "")
     if not found:
         raise exits.Refused(
             f"{client.server} serves no Kafka clients",

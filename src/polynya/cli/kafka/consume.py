@@ -141,7 +141,7 @@ def consume_command(
     printer = _Printer(consumer, failures, (as_json, separator), in_group=group is not None)
     try:
         if group is None:
-            printer.assign(_places(consumer, topic, partitions, begin, failures))
+            printer.assign(_starts(consumer, topic, partitions, begin, failures))
         else:
             _partitions(consumer, topic, failures)
             printer.subscribe(topic)
@@ -153,7 +153,7 @@ def consume_command(
         consumer.close()
 
 
-def _places(
+def _starts(
     consumer: Consumer,
     topic: str,
     wanted: Sequence[int],
@@ -168,15 +168,15 @@ def _places(
         raise exits.Refused(f"{topic} has {len(found)} partitions; there is no {missing[0]}")
     kind, number = begin
     fixed = {"start": OFFSET_BEGINNING, "now": OFFSET_END, "offset": number}
-    places = [
+    starts = [
         TopicPartition(topic, each, fixed.get(kind, number)) for each in sorted(wanted or found)
     ]
     if kind == "time":
-        return list(consumer.offsets_for_times(places, timeout=ANSWER_SECONDS))
-    for place in places if kind == "last" else ():
-        low, high = consumer.get_watermark_offsets(place, timeout=ANSWER_SECONDS)
-        place.offset = max(low, high - number)
-    return places
+        return list(consumer.offsets_for_times(starts, timeout=ANSWER_SECONDS))
+    for start in starts if kind == "last" else ():
+        low, high = consumer.get_watermark_offsets(start, timeout=ANSWER_SECONDS)
+        start.offset = max(low, high - number)
+    return starts
 
 
 def _partitions(consumer: Consumer, topic: str, failures: Failures) -> list[int]:
@@ -220,17 +220,17 @@ class _Printer:
         self._assigned: set[int] | None = None  # None: the group has not assigned any yet
         self._at_end: set[int] = set()
 
-    def assign(self, places: list[TopicPartition]) -> None:
+    def assign(self, starts: list[TopicPartition]) -> None:
         """Read these partitions."""
-        self._assigned = {place.partition for place in places}
-        self._consumer.assign(places)
+        self._assigned = {start.partition for start in starts}
+        self._consumer.assign(starts)
 
     def subscribe(self, topic: str) -> None:
         """Read the partitions that the group assigns."""
         self._consumer.subscribe([topic], on_assign=self._given)
 
-    def _given(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self._assigned, self._at_end = {place.partition for place in places}, set()
+    def _given(self, consumer: Consumer, starts: list[TopicPartition]) -> None:
+        self._assigned, self._at_end = {start.partition for start in starts}, set()
 
     def print_all(self, limit: int | None, *, ends: bool) -> None:
         """Print what comes: up to the limit, or with `ends` until each partition is at its end."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from polynya.cli.mirror.committed import OldBatch, committed_in
 from polynya.cli.mirror.connection import BrokerLost
-from polynya.cli.mirror.source import Fetched, Place, Source, SourceTopic
+from polynya.cli.mirror.source import Fetched, Source, SourceTopic, TopicPartition
 from polynya.cli.mirror.target import Chunk, Ends, Target, gathered, owned, patiently
 from polynya.cli.terminal import exits
 
@@ -29,8 +29,8 @@ _AGAIN = frozenset(
 class Part:
     """A partition: how far it is read, written, and known at the source."""
 
-    def __init__(self, place: Place, leader: int, ends: Ends) -> None:
-        self.place, self.leader = place, leader
+    def __init__(self, partition: TopicPartition, leader: int, ends: Ends) -> None:
+        self.partition, self.leader = partition, leader
         self.first, self.next = ends.first, ends.next  # here
         self.read = self.sent = ends.next  # up to here it is read at the source, and queued
         self.start = self.stable = self.high = -1  # at the source; -1: not known yet
@@ -45,7 +45,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        return f"{self.place[0]}/{self.place[1]}"
+        return f"{self.partition[0]}/{self.partition[1]}"
 
 
 class Copy:
@@ -53,7 +53,7 @@ class Copy:
 
     def __init__(self, source: Source, target: Target, retry_seconds: float) -> None:
         self._source, self._target, self._retry_seconds = source, target, retry_seconds
-        self.parts: dict[Place, Part] = {}
+        self.parts: dict[TopicPartition, Part] = {}
         self._group: asyncio.TaskGroup | None = None
         self._readers: dict[int, asyncio.Task[None]] = {}
         self._waiting_bytes = 0
@@ -75,12 +75,12 @@ class Copy:
             for name, topic in topics.items()
             for each in topic.partitions
         }
-        for place, part in self.parts.items():
-            part.leader, part.is_gone = leaders.get(place, -1), place not in leaders
-        fresh = [place for place in leaders if place not in self.parts]
-        ends = await gathered([self._target.ends(place) for place in fresh])
-        for place, here in zip(fresh, ends, strict=True):
-            part = self.parts[place] = Part(place, leaders[place], here)
+        for partition, part in self.parts.items():
+            part.leader, part.is_gone = leaders.get(partition, -1), partition not in leaders
+        fresh = [partition for partition in leaders if partition not in self.parts]
+        ends = await gathered([self._target.ends(partition) for partition in fresh])
+        for partition, here in zip(fresh, ends, strict=True):
+            part = self.parts[partition] = Part(partition, leaders[partition], here)
             if self._group is not None:
                 self._begin(part)
         await self._learn_starts()
@@ -91,9 +91,9 @@ class Copy:
 
     async def _learn_starts(self) -> None:
         """Learn where the source's logs start; a partition without a leader is asked for later."""
-        unknown = {part.place: part.leader for part in self.alive if part.start < 0}
-        for place, start in (await self._source.ends(unknown, start=True)).items():
-            part = self.parts[place]
+        unknown = {part.partition: part.leader for part in self.alive if part.start < 0}
+        for partition, start in (await self._source.ends(unknown, start=True)).items():
+            part = self.parts[partition]
             part.start = start
             if start > part.read and not part.next:
                 part.read = start
@@ -101,11 +101,11 @@ class Copy:
     async def look(self) -> None:
         """Learn the ends of the source. Raises BrokerLost, and `exits.Refused` for a source that is
         not the one of before."""
-        leaders = {part.place: part.leader for part in self.alive}
-        for place, end in (await self._source.ends(leaders)).items():
-            self.parts[place].high = end
-        for place, end in (await self._source.ends(leaders, committed=True)).items():
-            self.parts[place].stable = end
+        leaders = {part.partition: part.leader for part in self.alive}
+        for partition, end in (await self._source.ends(leaders)).items():
+            self.parts[partition].high = end
+        for partition, end in (await self._source.ends(leaders, committed=True)).items():
+            self.parts[partition].stable = end
         for part in self.alive:
             if 0 <= part.high < part.next:
                 raise _other_log(part)
@@ -140,9 +140,9 @@ class Copy:
                 continue
             turn += 1  # a broker fills its answer from the first partition on
             first = turn % len(mine)
-            asked = {part.place: part.read for part in (*mine[first:], *mine[:first])}
+            asked = {part.partition: part.read for part in (*mine[first:], *mine[:first])}
 
-            async def fetch(asked: Mapping[Place, int] = asked) -> list[Fetched]:
+            async def fetch(asked: Mapping[TopicPartition, int] = asked) -> list[Fetched]:
                 return await self._source.fetch(leader, asked)
 
             try:
@@ -156,7 +156,7 @@ class Copy:
     async def _take_all(self, answers: Iterable[Fetched]) -> None:
         failed = False
         for answer in answers:
-            part = self.parts[answer.place]
+            part = self.parts[answer.partition]
             if not answer.error:
                 await self._take(part, answer)
             elif answer.error == "offset_out_of_range":
@@ -193,8 +193,8 @@ class Copy:
 
     async def _move(self, part: Part) -> None:
         """Go on at the start of the source, which has deleted what was to be read."""
-        starts = await self._source.ends({part.place: part.leader}, start=True)
-        start = starts.get(part.place, part.read)
+        starts = await self._source.ends({part.partition: part.leader}, start=True)
+        start = starts.get(part.partition, part.read)
         if start <= part.read:
             await self.look()  # raises for another log
             await asyncio.sleep(_LEADERLESS_SECONDS)
@@ -208,7 +208,7 @@ class Copy:
         while True:
             chunk = await part.chunks.get()
             try:
-                ends = await self._target.append(part.place, chunk)
+                ends = await self._target.append(part.partition, chunk)
             except exits.Refused as refused:
                 raise exits.Refused(
                     f"{part.name}: {refused.message}", code=refused.code, hint=refused.hint
@@ -244,5 +244,5 @@ def _other_log(part: Part) -> exits.Refused:
     return exits.Refused(
         f"{part.name} ends at offset {part.high} at the source and at {part.next} here: the source's "
         "topic was deleted and created again, or has lost records",
-        hint=f"'polynya topic rm {part.place[0]}' deletes the mirror, which then starts over.",
+        hint=f"'polynya topic rm {part.partition[0]}' deletes the mirror, which then starts over.",
     )

@@ -12,7 +12,7 @@ from polynya.cli.mirror.target import Target
 from polynya.cli.mirror.topics import MIRROR_FROM, MirrorTopics
 from polynya.cli.terminal import exits, output
 
-_TOLD_SECONDS = 10.0  # between two lines that say what is waited for
+_LOG_SECONDS = 10.0  # between two lines that say what is waited for
 _NAMED_MAX = 3
 _ACLS_MAX = 50
 NOT_CARRIED = (
@@ -37,7 +37,7 @@ class CutOver:
         self._source, self._target = ways
         self._force = force
         self._level: dict[object, int] | None = None  # the ends at the last look, if all were here
-        self._told = 0.0
+        self._logged_at = 0.0
 
     async def step(self) -> bool:
         """Return True if the cut-over is done. Raises BrokerLost and `exits.Ended`."""
@@ -50,10 +50,12 @@ class CutOver:
         await self._copy.look()
         await self._positions.copy(self._copy.parts)
         waits = self._waits()
-        ends: dict[object, int] = {place: part.high for place, part in self._copy.parts.items()}
+        ends: dict[object, int] = {
+            partition: part.high for partition, part in self._copy.parts.items()
+        }
         if waits:
             self._level = None
-            self._tell(waits)
+            self._log_waits(waits)
             return False
         if self._level != ends:
             self._level = ends
@@ -78,9 +80,9 @@ class CutOver:
             waits.append(f"groups with members at the source (--force does not wait): {named}")
         return waits
 
-    def _tell(self, waits: list[str]) -> None:
-        if time.monotonic() - self._told >= _TOLD_SECONDS:
-            self._told = time.monotonic()
+    def _log_waits(self, waits: list[str]) -> None:
+        if time.monotonic() - self._logged_at >= _LOG_SECONDS:
+            self._logged_at = time.monotonic()
             output.notice(f"the cut-over waits for {'; '.join(waits)}")
 
     async def _end(self) -> None:
@@ -104,9 +106,9 @@ class CutOver:
             "groups and offsets stay"
         )
         output.notice(NOT_CARRIED)
-        await self._tell_acls()
+        await self._log_acls()
 
-    async def _tell_acls(self) -> None:
+    async def _log_acls(self) -> None:
         """Print the access rules of the source that the tokens here are to replace."""
         rules = [
             each

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from polynya.cli.mirror.copying import Part
-from polynya.cli.mirror.source import Place, Source
+from polynya.cli.mirror.source import Source, TopicPartition
 from polynya.cli.mirror.target import Target
 from polynya.cli.terminal import output
 
@@ -17,28 +17,30 @@ class Positions:
 
     def __init__(self, source: Source, target: Target) -> None:
         self._source, self._target = source, target
-        self._sent: dict[str, dict[Place, int]] = {}
+        self._sent: dict[str, dict[TopicPartition, int]] = {}
         self.active: dict[str, str] = {}  # groups with members at the source, and their states
         self.groups: set[str] = set()  # those with offsets in mirrored topics
         self.joined: set[str] = set()  # those that have members here: nothing is copied
 
-    async def copy(self, parts: Mapping[Place, Part]) -> None:
+    async def copy(self, parts: Mapping[TopicPartition, Part]) -> None:
         """Copy the positions that changed. Raises BrokerLost and `exits.Ended`."""
         states = await self._source.groups()
         committed = await self._source.positions(states)
         self.groups, self.active = set(), {}
         for group, offsets in committed.items():
-            here = {place: offset for place, offset in offsets.items() if place in parts}
+            here = {
+                partition: offset for partition, offset in offsets.items() if partition in parts
+            }
             if states[group] not in _IDLE and (here or not offsets):
                 self.active[group] = states[group]
             if not here:
                 continue
             self.groups.add(group)
             await self._send(
-                group, {place: min(at, parts[place].next) for place, at in here.items()}
+                group, {partition: min(at, parts[partition].next) for partition, at in here.items()}
             )
 
-    async def _send(self, group: str, offsets: dict[Place, int]) -> None:
+    async def _send(self, group: str, offsets: dict[TopicPartition, int]) -> None:
         if self._sent.get(group) == offsets:
             return
         if await self._target.commit(group, offsets):

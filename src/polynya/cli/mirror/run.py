@@ -10,7 +10,7 @@ from polynya.cli.mirror.connection import BrokerLost
 from polynya.cli.mirror.copying import Copy
 from polynya.cli.mirror.cut_over import CutOver
 from polynya.cli.mirror.positions import Positions
-from polynya.cli.mirror.source import Place, Source
+from polynya.cli.mirror.source import Source, TopicPartition
 from polynya.cli.mirror.target import Target, owned, patiently
 from polynya.cli.mirror.topics import MirrorTopics
 from polynya.cli.terminal import exits, output
@@ -77,7 +77,7 @@ class Mirror:
             f"mirroring {output.counted(len(self._topics.known), 'topic')} with "
             f"{output.counted(len(parts), 'partition')}"
         )
-        goals: dict[Place, int] = {}
+        goals: dict[TopicPartition, int] = {}
         ending = CutOver(
             self._copy, self._topics, self._positions, (self._source, self._target), force=force
         )
@@ -88,12 +88,12 @@ class Mirror:
             await self._tend(due)
             if cut_over and await self._asked(ending.step):
                 break
-            for place, part in parts.items():
+            for partition, part in parts.items():
                 if part.stable >= 0:  # else it has no leader
-                    goals.setdefault(place, part.stable)
+                    goals.setdefault(partition, part.stable)
             if once and all(
-                part.is_gone or part.next >= goals.get(place, _UNKNOWN)
-                for place, part in parts.items()
+                part.is_gone or part.next >= goals.get(partition, _UNKNOWN)
+                for partition, part in parts.items()
             ):
                 await self._asked(self._copy_positions)
                 break

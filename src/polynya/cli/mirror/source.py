@@ -37,7 +37,7 @@ _OPERATIONS = {
     2: "All", 3: "Read", 4: "Write", 5: "Create", 6: "Delete", 7: "Alter", 8: "Describe",
     10: "DescribeConfigs", 11: "AlterConfigs", 12: "IdempotentWrite",
 }  # fmt: skip
-Place = tuple[str, int]  # topic, partition
+TopicPartition = tuple[str, int]  # topic, partition
 
 
 class SourcePartition(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ class Acl(msgspec.Struct, frozen=True):
 class Fetched(msgspec.Struct):
     """A partition's part of a Fetch response. `error`: the name of its error, "" without one."""
 
-    place: Place
+    partition: TopicPartition
     error: str
     start: int
     stable: int
@@ -201,14 +201,14 @@ class Source:
         return found
 
     async def ends(
-        self, leaders: Mapping[Place, int], *, start: bool = False, committed: bool = False
-    ) -> dict[Place, int]:
+        self, leaders: Mapping[TopicPartition, int], *, start: bool = False, committed: bool = False
+    ) -> dict[TopicPartition, int]:
         """Return the end of each partition, its last stable offset if `committed`, or its
         `start`. Partitions without an answer are left out."""
         r = schema("list_offsets", 4, "request")
         stamp = _EARLIEST if start else _LATEST
-        found: dict[Place, int] = {}
-        for broker, places in _by_leader(leaders).items():
+        found: dict[TopicPartition, int] = {}
+        for broker, partitions in _by_leader(leaders).items():
             topics = tuple(
                 r.ListOffsetsTopic(
                     name=topic,
@@ -219,7 +219,7 @@ class Source:
                         for number in numbers
                     ),
                 )
-                for topic, numbers in places.items()
+                for topic, numbers in partitions.items()
             )
             answer = await self._ask(
                 broker, "list_offsets", 4, replica_id=-1, isolation_level=committed, topics=topics
@@ -230,7 +230,7 @@ class Source:
                         found[topic.name, each.partition_index] = each.offset
         return found
 
-    async def fetch(self, broker: int, positions: Mapping[Place, int]) -> list[Fetched]:
+    async def fetch(self, broker: int, positions: Mapping[TopicPartition, int]) -> list[Fetched]:
         """Return committed batches of partitions that a broker leads. Waits for some."""
         r = schema("fetch", 10, "request")
         topics = tuple(
@@ -318,14 +318,14 @@ class Source:
             answer = await self._ask(broker, "list_groups", 2)
             ids = tuple(each.group_id for each in answer.groups)
             if ids:
-                told = await self._ask(broker, "describe_groups", 2, groups=ids)
-                found |= {each.group_id: each.group_state for each in told.groups}
+                described = await self._ask(broker, "describe_groups", 2, groups=ids)
+                found |= {each.group_id: each.group_state for each in described.groups}
         return found
 
-    async def positions(self, groups: Iterable[str]) -> dict[str, dict[Place, int]]:
+    async def positions(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
         """Return the committed offsets of groups. A group whose coordinator moves is left out."""
         gate = asyncio.Semaphore(_AT_ONCE)
-        found: dict[str, dict[Place, int]] = {}
+        found: dict[str, dict[TopicPartition, int]] = {}
 
         async def one(group: str) -> None:
             async with gate:
@@ -335,7 +335,7 @@ class Source:
         await asyncio.gather(*map(one, groups))
         return found
 
-    async def _committed(self, group: str) -> dict[Place, int]:
+    async def _committed(self, group: str) -> dict[TopicPartition, int]:
         where = await self._ask(-1, "find_coordinator", 2, key=group, key_type=0)
         if where.error_code.value:
             raise BrokerLost(f"group {group}: {where.error_code.name}")
@@ -350,7 +350,7 @@ class Source:
         }
 
 
-def _by_leader(leaders: Mapping[Place, int]) -> dict[int, dict[str, list[int]]]:
+def _by_leader(leaders: Mapping[TopicPartition, int]) -> dict[int, dict[str, list[int]]]:
     found: dict[int, dict[str, list[int]]] = {}
     for (topic, number), leader in leaders.items():
         if leader >= 0:
@@ -358,9 +358,9 @@ def _by_leader(leaders: Mapping[Place, int]) -> dict[int, dict[str, list[int]]]:
     return found
 
 
-def _by_topic(places: Iterable[Place]) -> dict[str, list[int]]:
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for topic, number in places:
+    for topic, number in partitions:
         found.setdefault(topic, []).append(number)
     return found
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from polynya.cli.mirror.source import Place
+from polynya.cli.mirror.source import TopicPartition
 from polynya.cli.remote.client import Client
 from polynya.cli.terminal import exits, output
 from polynya.client.aio.wire import AsyncWire
@@ -78,19 +78,19 @@ class Target:
         body = {"partitions": partitions, "configs": dict(configs)}
         await self._call("PATCH", _topic_path(name), body=body)
 
-    async def ends(self, place: Place) -> Ends:
+    async def ends(self, partition: TopicPartition) -> Ends:
         """Return the offsets of a partition."""
-        return _ends(await self._call("GET", _mirror_path(place)))
+        return _ends(await self._call("GET", _mirror_path(partition)))
 
-    async def append(self, place: Place, chunk: Chunk) -> Ends:
+    async def append(self, partition: TopicPartition, chunk: Chunk) -> Ends:
         """Append a part of the source's log."""
         query = {"begin": chunk.begin, "end": chunk.end, "first": chunk.first}
         headers = {"content-type": "application/octet-stream"}
         body = b"".join(chunk.batches)
-        path = _mirror_path(place)
+        path = _mirror_path(partition)
         return _ends(await self._call("POST", path, params=query, headers=headers, content=body))
 
-    async def commit(self, group: str, offsets: Mapping[Place, int]) -> bool:
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
         """Commit the offsets of a consumer group. False: it has members here."""
         by_topic: dict[str, dict[str, int]] = {}
         for (topic, number), offset in offsets.items():
@@ -126,16 +126,16 @@ async def patiently(
 ) -> T:
     """Ask again after a transient failure, for so many seconds."""
     loop = asyncio.get_running_loop()
-    until, pause, told = loop.time() + seconds, _PAUSE_SECONDS, False
+    until, pause, is_logged = loop.time() + seconds, _PAUSE_SECONDS, False
     while True:
         try:
             return await ask()
         except transient as failure:
             if loop.time() + pause > until:
                 raise
-            if not told and pause > 4 * _PAUSE_SECONDS:
+            if not is_logged and pause > 4 * _PAUSE_SECONDS:
                 output.notice(f"{who} does not answer, retrying: {failure}")
-                told = True
+                is_logged = True
         await asyncio.sleep(pause)
         pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
@@ -163,13 +163,13 @@ def _first_of(several: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _ends(answer: httpx.Response) -> Ends:
-    told = answer.json()
-    return Ends(told["first_offset"], told["next_offset"])
+    body = answer.json()
+    return Ends(body["first_offset"], body["next_offset"])
 
 
 def _topic_path(name: str) -> str:
     return f"/v1/topics/{quote(name, safe='')}"
 
 
-def _mirror_path(place: Place) -> str:
-    return f"/v1/mirror/{quote(place[0], safe='')}/{place[1]}"
+def _mirror_path(partition: TopicPartition) -> str:
+    return f"/v1/mirror/{quote(partition[0], safe='')}/{partition[1]}"

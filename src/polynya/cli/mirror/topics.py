@@ -36,11 +36,11 @@ class MirrorTopics:
         self.left_alone: set[str] = set()  # topics here that are no mirror (any more)
         self.deleted: set[str] = set()  # those that the source had when the mirror began
         self._configs: dict[str, dict[str, str]] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     async def refresh(self, *, is_end: bool = False) -> None:
-        """Read the source's topics, and make those here the same. `is_end`: at a cut-over a topic that
-        is no mirror here is left alone, else refused. Raises BrokerLost and `exits.Ended`."""
+        """Read the source's topics, and make those here the same. `is_end`: at a cut-over a topic
+        that is no mirror here is left alone, else refused. Raises BrokerLost and `exits.Ended`."""
         found = {
             name: topic
             for name, topic in (await self._source.topics()).items()
@@ -109,20 +109,20 @@ class MirrorTopics:
             if name in _OURS or not (config.own or name in _ALWAYS):
                 continue
             if name in _NEVER:
-                self._tell(topic, name, config.value, _NEVER[name])
+                self._log_ignored(topic, name, config.value, _NEVER[name])
                 continue
             try:
                 check_config(name, config.value)
             except InvalidConfig as invalid:
-                self._tell(topic, name, config.value, str(invalid))
+                self._log_ignored(topic, name, config.value, str(invalid))
                 continue
             if config.value != CONFIGS[name].default:
                 kept[name] = config.value
         return kept
 
-    def _tell(self, topic: str, name: str, value: str, why: str) -> None:
-        if (topic, name) not in self._told and not name.startswith(_SILENT):
-            self._told.add((topic, name))
+    def _log_ignored(self, topic: str, name: str, value: str, why: str) -> None:
+        if (topic, name) not in self._logged and not name.startswith(_SILENT):
+            self._logged.add((topic, name))
             output.notice(f"topic {topic}: {name}={value} is not carried over: {why}")
 
 

@@ -202,8 +202,8 @@ def token_mint_command(
     """
     if (stream is None) == (prefix is None):
         raise click.UsageError("Pass what the token is for: --stream NAME or --prefix PREFIX.")
-    place = {"prefix": prefix} if stream is None else {"stream": stream}
-    wanted = place | {"verbs": list(verbs), "expires_in_seconds": expires}
+    resource = {"prefix": prefix} if stream is None else {"stream": stream}
+    wanted = resource | {"verbs": list(verbs), "expires_in_seconds": expires}
     minted: dict[str, Any] = client.call("POST", "/v1/tokens/short", body=wanted).json()
     if as_json:
         output.json_line(minted)
@@ -392,23 +392,23 @@ class _Node:
         self._admin = admin
 
     def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        return self._told("POST", _PATH, "token", wanted)
+        return self._call("POST", _PATH, "token", wanted)
 
     def all(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._admin.call("GET", _PATH).json()["tokens"]
         return found
 
     def revoke(self, which: str) -> dict[str, Any]:
-        return self._told("DELETE", f"{_PATH}/{quote(which, safe='')}", "token")
+        return self._call("DELETE", f"{_PATH}/{quote(which, safe='')}", "token")
 
     def revoke_jwts(self, unwanted: Mapping[str, Any]) -> dict[str, Any]:
-        return self._told("POST", _JWTS, "revoked", unwanted)
+        return self._call("POST", _JWTS, "revoked", unwanted)
 
     def revoked_jwts(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._admin.call("GET", _JWTS).json()["revoked"]
         return found
 
-    def _told(
+    def _call(
         self, method: str, path: str, key: str, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         found: dict[str, Any] = self._admin.call(method, path, body=body).json()[key]

@@ -78,10 +78,10 @@ class Nodes:
 
     def __init__(self, client: Client) -> None:
         self._stack = ExitStack()
-        told = client.call("GET", "/v1/node").json()
-        self.cluster = str(told.get("cluster", ""))
+        status = client.call("GET", "/v1/node").json()
+        self.cluster = str(status.get("cluster", ""))
         own, scheme = client.server, urlsplit(client.server).scheme
-        listed = told["nodes"] or {"1": own}
+        listed = status["nodes"] or {"1": own}
         urls = {number: str(listed[number]) for number in sorted(listed, key=int)}
         # a token goes to the same scheme alone, as the client library has it
         self.skipped = [url for url in urls.values() if urlsplit(url).scheme != scheme]

@@ -26,7 +26,7 @@ from polynya.reducers.wasm.limits import FUEL_PER_MIB, MEMORY_BYTES, Budget
 from polynya.reducers.wasm.sandbox import Sandbox
 
 if TYPE_CHECKING:
-    from polynya.cli.reducers.worker import Told
+    from polynya.cli.reducers.worker import RunReport
 
 PATH = "/v1/reducers"
 MODULES = "/v1/modules"
@@ -160,7 +160,7 @@ def rm_command(client: Client, name: str, snapshots: bool) -> None:
     if not snapshots:
         return
     with _explained():
-        gone, kept = Worker(client, (), _tell).drop_snapshots(name, found["pattern"])
+        gone, kept = Worker(client, (), _print_report).drop_snapshots(name, found["pattern"])
     stays = f", {kept} stay, as records before them are trimmed" if kept else ""
     output.notice(f"deleted {output.counted(gone, 'snapshot')}{stays}")
 
@@ -180,7 +180,7 @@ def verify_command(client: Client, name: str, streams: tuple[str, ...]) -> None:
     """
     from polynya.cli.reducers.worker import Worker
 
-    worker = Worker(client, (), _tell, folder=native_folder())
+    worker = Worker(client, (), _print_report, folder=native_folder())
     equal = different = 0
     with _explained(), closing(worker):
         for stream, found in worker.verify(name, streams):
@@ -224,11 +224,11 @@ def run_command(client: Client, names: tuple[str, ...], once: bool, interval: fl
 
     faults: list[str] = []
 
-    def told(each: Told) -> None:
+    def report(each: RunReport) -> None:
         faults.extend([each.stream] if each.outcome.fault else [])
-        _tell(each)
+        _print_report(each)
 
-    worker = Worker(client, names, told, folder=native_folder())
+    worker = Worker(client, names, report, folder=native_folder())
     # a run may end anywhere: what it published is the beginning of the next one
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(exits.OK))
     with _explained(), closing(worker):
@@ -273,9 +273,9 @@ def native_folder() -> Path:
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "polynya" / "modules"
 
 
-def _tell(told: Told) -> None:
-    outcome = told.outcome
-    name = f"{told.reducer} of {output.visible(told.stream)}"
+def _print_report(report: RunReport) -> None:
+    outcome = report.outcome
+    name = f"{report.reducer} of {output.visible(report.stream)}"
     if outcome.fault:
         output.notice(f"{name}: FAULT: {output.visible(outcome.fault)}")
     elif outcome.waits:

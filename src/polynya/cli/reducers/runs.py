@@ -1,9 +1,8 @@
-"""One run of a reducer on a stream: restore the newest snapshot, apply the records behind it, publish
-the state.
+"""One run of a reducer on a stream: restore the newest snapshot, apply the records behind it,
+publish the state.
 
-A run is an ordinary client. It may be killed anywhere: what it has published is the beginning of the
-next run, and the same records give the same bytes.
-"""
+A run is an ordinary client. It may be killed anywhere: what it has published is the beginning of
+the next run, and the same records give the same bytes."""
 
 from __future__ import annotations
 
@@ -62,9 +61,9 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The end of a run. `published`: the offset of the state; "": another worker was first, or there
-    was nothing to do. `fault`: why the reducer cannot go on. `waits`: why the server could not
-    answer; the stream is due again."""
+    """The end of a run. `published`: the offset of the state; "": another worker was first, or
+    there was nothing to do. `fault`: why the reducer cannot go on. `waits`: why the server could
+    not answer; the stream is due again."""
 
     published: str = ""
     records: int = 0
@@ -185,8 +184,8 @@ class Run:
         return reducer.state()
 
     def _pages(self, offset: str, end: int) -> Generator[tuple[bytes, str]]:
-        """Yield the pages from an offset to the record `end`, each with the offset behind it. The next
-        one is fetched while the caller works on a page."""
+        """Yield the pages from an offset to the record `end`, each with the offset behind it. The
+        next one is fetched while the caller works on a page."""
         with ExitStack() as held:
             fetcher: ThreadPoolExecutor | None = None
             coming: Future[Answer] | None = None
@@ -275,8 +274,8 @@ class Run:
         answer = self._put(reducer, offset, state)
         if answer.status_code < 300:
             digest = hashlib.sha256(state).hexdigest()
-            place = str(answer.headers["stream-snapshot-offset"])
-            return Outcome(place, records, digest, is_new=answer.status_code == 201)
+            published_at = str(answer.headers["stream-snapshot-offset"])
+            return Outcome(published_at, records, digest, is_new=answer.status_code == 201)
         refused = Refused(answer)
         if refused.code == "SNAPSHOT_CONFLICT":
             return Outcome(fault="nondeterministic: another state of the same records is published")

@@ -24,7 +24,7 @@ PATH = "/v1/reducers"
 FAULT_CHARACTERS_MAX = 500
 
 
-class Told(msgspec.Struct, frozen=True):
+class RunReport(msgspec.Struct, frozen=True):
     """A run of a round, as it is told."""
 
     reducer: str
@@ -39,14 +39,14 @@ class Worker:
         self,
         server: Server,
         names: Collection[str],
-        told: Callable[[Told], None],
+        report: Callable[[RunReport], None],
         now: Callable[[], float] = time.monotonic,
         folder: Path | None = None,
         shuffle: Callable[[list[Any]], None] = random.shuffle,
     ) -> None:
         self._server = server
         self._names = frozenset(names)
-        self._told = told
+        self._on_run = report
         self._now = now
         self.asked_seconds = 0.0  # that the last round took to find what is due
         self._shuffle = shuffle
@@ -94,7 +94,8 @@ class Worker:
 
     def drop_snapshots(self, name: str, pattern: str) -> tuple[int, int]:
         """Delete the snapshots of a reducer that is removed, in all streams of its pattern. Return
-        how many are gone, and how many stay, as records before them are trimmed. Raises `Refused`."""
+        how many are gone, and how many stay, as records before them are trimmed. Raises
+        `Refused`."""
         gone = kept = 0
         for stream in self._streams_of(pattern):
             path = stream_path(stream)
@@ -133,7 +134,7 @@ class Worker:
             outcome = run.go(since)
         except NotInstalled as missing:  # no fault of the stream: another worker may have it
             self._without.add(bound.name)
-            self._told(Told(bound.name, stream, Outcome(fault=str(missing))))
+            self._on_run(RunReport(bound.name, stream, Outcome(fault=str(missing))))
             return
         except Refused as refused:
             if refused.status in (404, 410):  # deleted since it was due
@@ -143,7 +144,7 @@ class Worker:
             outcome = Outcome(waits=str(refused))
         if outcome.fault:
             self._report(bound, stream, outcome.fault)
-        self._told(Told(bound.name, stream, outcome))
+        self._on_run(RunReport(bound.name, stream, outcome))
 
     def _report(self, bound: Bound, stream: str, reason: str) -> None:
         body = {

@@ -166,14 +166,15 @@ class Client:
         from polynya.wire.http.hosts import is_this_machine
 
         answer = self.call("GET", "/v1/node")
-        told, url = answer.json(), answer.request.url.copy_with(raw_path=b"/")
+        received, url = answer.json(), answer.request.url.copy_with(raw_path=b"/")
         admin = str(
             url.copy_with(
-                scheme="https" if told.get("admin_tls") else "http", port=told["ports"]["admin"]
+                scheme="https" if received.get("admin_tls") else "http",
+                port=received["ports"]["admin"],
             )
         )
-        if told.get("admin_near") and not is_this_machine(url.host):
-            admin = near_admin(told["ports"]["admin"], told.get("start", ""))
+        if received.get("admin_near") and not is_this_machine(url.host):
+            admin = near_admin(received["ports"]["admin"], received.get("start", ""))
             if not admin:
                 raise exits.Refused(far_refusal(str(url).rstrip("/")))
         return Client(admin, token=self.token, ca_file=self.ca_file, origin=self.origin)
@@ -194,10 +195,10 @@ class Client:
     def is_node(self) -> bool:
         """Return True if a Polynya node responds there."""
         try:
-            told = self.send("GET", "/v1/node", seconds=CONNECT_SECONDS).json()
+            received = self.send("GET", "/v1/node", seconds=CONNECT_SECONDS).json()
         except (exits.Ended, ValueError):
             return False
-        return isinstance(told, dict) and {"version", "history", "ports"} <= told.keys()
+        return isinstance(received, dict) and {"version", "history", "ports"} <= received.keys()
 
     def __enter__(self) -> Client:
         return self
@@ -282,11 +283,13 @@ class Client:
             return self.failed(said.partition(": ")[2] or said, applied=False)
         import httpx
 
-        told = {"code": error.code, "message": said, "request_id": error.request_id}
+        received = {"code": error.code, "message": said, "request_id": error.request_id}
         headers = {"retry-after": f"{error.retry_after:.0f}"} if error.retry_after else {}
         request = httpx.Request("GET", self.server)
         return self.refused(
-            httpx.Response(error.status, json={"error": told}, headers=headers, request=request),
+            httpx.Response(
+                error.status, json={"error": received}, headers=headers, request=request
+            ),
             stream=stream,
         )
 
@@ -339,7 +342,7 @@ class Client:
     def refused(self, answer: httpx.Response, *, stream: str = "") -> exits.Ended:
         """Convert an error response."""
         answer = self._with_reason(answer)
-        code, message, request_id = told(answer)
+        code, message, request_id = received(answer)
         # the server's message does not name it
         if stream and (answer.request.method == "HEAD" or code == "NOT_FOUND"):
             message = {
@@ -460,7 +463,7 @@ def _trust(servers: list[str], ca_file: str) -> ssl.SSLContext | bool:
     return True
 
 
-def told(answer: httpx.Response) -> tuple[str, str, str]:
+def received(answer: httpx.Response) -> tuple[str, str, str]:
     """Return (code, message, request id) of an error response of any form. The body has been
     read."""
     try:

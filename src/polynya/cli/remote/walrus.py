@@ -39,16 +39,16 @@ class TextClient:
     def __init__(
         self, host: str, port: int, *, token: str = "", tls: ssl.SSLContext | None = None
     ) -> None:
-        self.place = f"{host}:{port}"
+        self.address = f"{host}:{port}"
         try:
             plain = socket.create_connection((host, port), CONNECT_SECONDS)
             self._socket = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
         except OSError as error:
             raise exits.Unreachable(
-                f"the text protocol of {self.place} cannot be reached: {error}",
+                f"the text protocol of {self.address} cannot be reached: {error}",
                 hint=(
                     "The node serves it with text_listen = on (docs/walrus.md); --addr names "
-                    "another place."
+                    "another address."
                 ),
             ) from None
         self._socket.settimeout(ANSWER_SECONDS)
@@ -64,7 +64,7 @@ class TextClient:
             return self._exactly(_LENGTH.unpack(self._exactly(4))[0]).decode("utf-8", "replace")
         except OSError as error:
             raise exits.Unknown(
-                f"{self.place} did not answer: {error}; the command may or may not have been "
+                f"{self.address} did not answer: {error}; the command may or may not have been "
                 "applied"
             ) from None
 
@@ -110,7 +110,7 @@ def walrus_command(
     printf 'PUT logs %s\\n' one two | polynya walrus --addr 127.0.0.1:4441
     """
     target = find_target(server, context, os.environ, token=token or "")
-    host, port = _place(addr, target)
+    host, port = _address(addr, target)
     client = TextClient(host, port, token=target.token, tls=_tls(target))
     try:
         if commands or not sys.stdin.isatty():
@@ -122,7 +122,7 @@ def walrus_command(
         client.close()
 
 
-def _place(addr: str | None, target: Target) -> tuple[str, int]:
+def _address(addr: str | None, target: Target) -> tuple[str, int]:
     """Return host and port of the text protocol. Raises `exits.Misused`."""
     try:
         if addr:
@@ -134,7 +134,9 @@ def _place(addr: str | None, target: Target) -> tuple[str, int]:
         port = parsed.port or (443 if parsed.scheme == "https" else 80)
         return parsed.hostname or "", port + PORT_STEP
     except ValueError:
-        raise exits.Misused(f"--addr {addr!r} is no place; it looks like 127.0.0.1:4441") from None
+        raise exits.Misused(
+            f"--addr {addr!r} is no address; it looks like 127.0.0.1:4441"
+        ) from None
 
 
 def _tls(target: Target) -> ssl.SSLContext | None:
@@ -162,7 +164,7 @@ def _run(client: TextClient, lines: Iterable[str]) -> None:
 
 
 def _prompt(client: TextClient) -> None:
-    output.notice(f"connected to {client.place}; 'help' lists the commands, Ctrl-D leaves")
+    output.notice(f"connected to {client.address}; 'help' lists the commands, Ctrl-D leaves")
     topics: set[str] = set()
     with _line_editor(topics):
         while True:

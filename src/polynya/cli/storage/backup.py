@@ -34,7 +34,7 @@ backup_option = options.value(
 
 
 @click.command("backup")
-@click.argument("place", metavar="PLACE")
+@click.argument("location", metavar="PLACE")
 @options.value(
     "--keep", type=options.Number(1), help="Then delete all but the newest N backups in PLACE."
 )
@@ -43,7 +43,7 @@ backup_option = options.value(
 @options.as_json
 @server_option
 def backup_command(
-    client: Client, place: str, keep: int | None, listing: bool, file: str | None, as_json: bool
+    client: Client, location: str, keep: int | None, listing: bool, file: str | None, as_json: bool
 ) -> None:
     """Back up a cluster or a single node to PLACE while it runs: a folder, s3://BUCKET/PREFIX, or
     one tar file (- is stdout).
@@ -60,9 +60,9 @@ def backup_command(
     polynya backup - | ssh elsewhere 'cat > polynya.tar'
     """
     if listing:
-        _list(place, file, as_json)
+        _list(location, file, as_json)
         return
-    manifest, done = carried_out(place, lambda: _take(client, place, file, keep))
+    manifest, done = carried_out(location, lambda: _take(client, location, file, keep))
     if as_json:
         counts = {
             "copied": done.objects,
@@ -70,7 +70,7 @@ def backup_command(
             "kept": done.kept,
             "damaged": done.damaged,
         }
-        output.json_line({"place": place, **_summary(manifest), **counts})
+        output.json_line({"place": location, **_summary(manifest), **counts})
     else:
         output.notice(
             f"backup {manifest.id}: {output.counted(manifest.groups + 1, 'group')}, "
@@ -85,20 +85,20 @@ def backup_command(
 
 
 async def _take(
-    client: Client, place: str, file: str | None, keep: int | None
+    client: Client, location: str, file: str | None, keep: int | None
 ) -> tuple[Manifest, BackupProgress]:
     from polynya.backup.pruning import prune
     from polynya.backup.writer import BackupProgress, BackupWriter
-    from polynya.cli.storage import places
+    from polynya.cli.storage import locations
     from polynya.cli.storage.source import HttpSource
 
-    if keep is not None and places.is_file(place):
+    if keep is not None and locations.is_file(location):
         raise exits.Misused("--keep does not apply to a tar file, which holds one backup")
     done = BackupProgress()
     with client.admin() as admin, progress.Live(lambda seconds: _taking(done, seconds)):
         source = HttpSource(admin)
         try:
-            async with places.to_write(place, file) as (repository, before):
+            async with locations.to_write(location, file) as (repository, before):
                 manifest = await BackupWriter(source, repository, before, done).take()
                 if keep is not None and before is not None:
                     done.doing = "deleting old backups"
@@ -118,15 +118,15 @@ def _taking(done: BackupProgress, seconds: float) -> str:
     return f"{what}, {progress.spelled_seconds(seconds)}"
 
 
-def _list(place: str, file: str | None, as_json: bool) -> None:
+def _list(location: str, file: str | None, as_json: bool) -> None:
     async def look() -> list[Manifest]:
         from polynya.backup.repository import backups_on
-        from polynya.cli.storage import places
+        from polynya.cli.storage import locations
 
-        async with places.to_read(place, file) as repository:
+        async with locations.to_read(location, file) as repository:
             return await backups_on(repository)
 
-    found = carried_out(place, look)
+    found = carried_out(location, look)
     if as_json:
         for manifest in found:
             output.json_line(_summary(manifest))
@@ -149,11 +149,11 @@ def _list(place: str, file: str | None, as_json: bool) -> None:
 
 
 @click.command("verify")
-@click.argument("place", metavar="PLACE")
+@click.argument("location", metavar="PLACE")
 @backup_option
 @config_option
 @options.as_json
-def verify_command(place: str, backup: str, file: str | None, as_json: bool) -> None:
+def verify_command(location: str, backup: str, file: str | None, as_json: bool) -> None:
     """Read a whole backup, compare every checksum, and check every reference.
 
     Lists what is damaged or missing and the streams that need it, and then exits with 1. Needs no
@@ -164,7 +164,9 @@ def verify_command(place: str, backup: str, file: str | None, as_json: bool) -> 
     polynya verify polynya.tar --json | jq .damages
     """
     manifest, found = carried_out(
-        place, lambda: _verify(place, backup, file, as_json), "--backup ID verifies another backup."
+        location,
+        lambda: _verify(location, backup, file, as_json),
+        "--backup ID verifies another backup.",
     )
     if as_json:
         damages = [
@@ -172,7 +174,7 @@ def verify_command(place: str, backup: str, file: str | None, as_json: bool) -> 
             for each in found.damages
         ]
         counts = {"objects": found.objects, "read_bytes": found.bytes}
-        output.json_line({"place": place, **_summary(manifest), **counts, "damages": damages})
+        output.json_line({"place": location, **_summary(manifest), **counts, "damages": damages})
     else:
         looked = (
             f"{output.counted(found.groups, 'group')}, {output.counted(found.streams, 'stream')}, "
@@ -185,20 +187,20 @@ def verify_command(place: str, backup: str, file: str | None, as_json: bool) -> 
 
 
 async def _verify(
-    place: str, backup: str, file: str | None, quiet: bool
+    location: str, backup: str, file: str | None, quiet: bool
 ) -> tuple[Manifest, Verified]:
     from polynya.backup.repository import chosen
     from polynya.backup.verifying import BackupVerifier
-    from polynya.cli.storage import places
+    from polynya.cli.storage import locations
 
-    def told(damage: Damage) -> None:
+    def on_damage(damage: Damage) -> None:
         if not quiet:
             needed = f", needed by {', '.join(_spelled(damage.streams))}" if damage.streams else ""
             output.notice(f"{damage.name}: {damage.what}{needed}")
 
-    async with places.to_read(place, file) as repository:
+    async with locations.to_read(location, file) as repository:
         manifest = await chosen(repository, backup)
-        verifier = BackupVerifier(repository, manifest, told)
+        verifier = BackupVerifier(repository, manifest, on_damage)
         total = sum(each.size for each in manifest.files) + manifest.objects.bytes
         with progress.Live(
             lambda seconds: (
@@ -213,7 +215,7 @@ async def _verify(
 
 
 @click.command("restore")
-@click.argument("place", metavar="[PLACE]", default="")
+@click.argument("location", metavar="[PLACE]", default="")
 @backup_option
 @options.flag(
     "--from-store", help="Restore from the object store in the settings, without a backup."
@@ -231,7 +233,7 @@ async def _verify(
 @options.as_json
 @with_hidden_settings
 def restore_command(
-    place: str,
+    location: str,
     backup: str,
     from_store: bool,
     files: tuple[str, ...],
@@ -256,7 +258,7 @@ def restore_command(
     polynya restore s3://backups/polynya --config n1.toml --config n2.toml --config n3.toml
     polynya restore --from-store --take-over --config node.toml
     """
-    if bool(place) == from_store:
+    if bool(location) == from_store:
         raise click.UsageError("pass the PLACE of a backup, or --from-store")
     if from_store and backup:
         raise click.UsageError("--backup needs the PLACE of a backup")
@@ -269,8 +271,8 @@ def restore_command(
             as_json=as_json,
         )
     else:
-        work = lambda: _restore(place, backup, files[0] if files else None, configs, take_over)  # noqa: E731
-        _say_restored(configs, carried_out(place, work), report=report, as_json=as_json)
+        work = lambda: _restore(location, backup, files[0] if files else None, configs, take_over)  # noqa: E731
+        _say_restored(configs, carried_out(location, work), report=report, as_json=as_json)
 
 
 class _Outcome(NamedTuple):
@@ -281,17 +283,17 @@ class _Outcome(NamedTuple):
     done: RestoreResult
 
 
-def restore_into(place: str, configs: list[Config]) -> None:
+def restore_into(location: str, configs: list[Config]) -> None:
     """Restore these nodes from the newest backup. Raises `exits.Ended`."""
-    outcome = carried_out(place, lambda: _restore(place, "", None, configs, False))
+    outcome = carried_out(location, lambda: _restore(location, "", None, configs, False))
     _say_restored(configs, outcome, report=False, as_json=False)
 
 
 async def _restore(
-    place: str, backup: str, file: str | None, configs: list[Config], take_over: bool
+    location: str, backup: str, file: str | None, configs: list[Config], take_over: bool
 ) -> _Outcome:
     from polynya.backup.repository import chosen
-    from polynya.cli.storage import places
+    from polynya.cli.storage import locations
     from polynya.recovery.from_backup import FromBackup, renaming
     from polynya.recovery.restore import (
         RestoreOrigin,
@@ -301,7 +303,7 @@ async def _restore(
         open_shared,
     )
 
-    async with places.to_read(place, file) as repository:
+    async with locations.to_read(location, file) as repository:
         manifest = await chosen(repository, backup)
         origin = RestoreOrigin(
             cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups
@@ -425,7 +427,7 @@ def _say_restored(configs: list[Config], outcome: _Outcome, *, report: bool, as_
 
 
 def carried_out(
-    place: str,
+    location: str,
     work: Callable[[], Awaitable[T]],
     hint: str = "'polynya verify' checks the whole backup.",
 ) -> T:
@@ -440,7 +442,7 @@ def carried_out(
     try:
         return asyncio.run(run())
     except CorruptData as fault:
-        raise exits.Refused(f"{place}: {fault}", hint=hint) from None
+        raise exits.Refused(f"{location}: {fault}", hint=hint) from None
     except ConfigError as fault:
         raise exits.Refused(str(fault)) from None
     except (StoreUnavailable, Unavailable) as fault:
@@ -448,7 +450,7 @@ def carried_out(
             str(fault), hint="Repeat the command: it resumes where it stopped."
         ) from None
     except (PolynyaError, OSError) as fault:
-        raise exits.Refused(f"{place}: {fault}") from None
+        raise exits.Refused(f"{location}: {fault}") from None
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:

@@ -154,6 +154,6 @@ def spelled_groups(groups: list[int]) -> str:
             runs[-1][1:] = [group]
         else:
             runs.append([group])
-    told = ["-".join(map(str, run)) for run in runs]
-    listed = ", ".join(told[:-1]) + (" and " if len(told) > 1 else "") + told[-1]
+    spelled = ["-".join(map(str, run)) for run in runs]
+    listed = ", ".join(spelled[:-1]) + (" and " if len(spelled) > 1 else "") + spelled[-1]
     return f"group{'s' if len(groups) > 1 else ''} {listed}"

@@ -88,8 +88,8 @@ def _report(client: Client, hours: int) -> CostReport:
 
     from polynya.cost import CostReport
 
-    told = client.call("GET", "/v1/cost", params={"hours": str(hours)}).content
-    return msgspec.json.decode(told, type=CostReport)
+    content = client.call("GET", "/v1/cost", params={"hours": str(hours)}).content
+    return msgspec.json.decode(content, type=CostReport)
 
 
 def _prices(file: Path | None) -> Prices:

@@ -84,7 +84,7 @@ class Done:
 
 
 @click.command("recover")
-@click.argument("place", metavar="PLACE")
+@click.argument("location", metavar="PLACE")
 @click.argument("streams", nargs=-1, metavar="[STREAM]...")
 @options.value("--prefix PREFIX", help="All streams whose names start with PREFIX; '' selects all.")
 @options.value(
@@ -98,7 +98,7 @@ class Done:
 @server_option
 def recover_command(
     client: Client,
-    place: str,
+    location: str,
     streams: tuple[str, ...],
     prefix: str | None,
     target: str | None,
@@ -128,9 +128,9 @@ def recover_command(
     wanted = _wanted(streams, prefix, target)
     done = Done()
     manifest = carried_out(
-        place,
+        location,
         lambda: _recover(
-            client, (place, backup, file), wanted, done, retry=None if listing else retry
+            client, (location, backup, file), wanted, done, retry=None if listing else retry
         ),
     )
     _say(manifest, done, listing=listing, as_json=as_json)
@@ -161,14 +161,14 @@ def _wanted(streams: tuple[str, ...], prefix: str | None, target: str | None) ->
 async def _recover(
     client: Client, where: tuple[str, str, str | None], wanted: Selection, done: Done, *, retry: float | None
 ) -> Manifest:  # fmt: skip
-    """Recover the streams. `where`: place, backup, settings file. Without `retry`, only list
+    """Recover the streams. `where`: location, backup, settings file. Without `retry`, only list
     them."""
     from polynya.backup.repository import chosen
     from polynya.backup.streams import BackupStreams, streams_of
-    from polynya.cli.storage import places
+    from polynya.cli.storage import locations
 
-    place, backup, file = where
-    async with places.to_read(place, file) as repository:
+    location, backup, file = where
+    async with locations.to_read(location, file) as repository:
         library = BackupStreams(repository, await chosen(repository, backup))
         with progress.Live(done.text):
             for group in _groups_of(wanted, library.manifest.groups):
@@ -420,7 +420,7 @@ def _plain(piece: BackupPiece) -> Iterator[tuple[bytes, int]]:
 def _whole_records(piece: BackupPiece, of_json: bool) -> Iterator[tuple[bytes, int]]:
     """Yield the retained records of Kafka batches, with the keys, headers and times that they have.
     The server builds batches of them again, so base offsets and checksums are those of their new
-    places."""
+    locations."""
     from polynya.wire.kafka.records import UnreadableBatch, decoded_records, placed_batches
     from polynya.wire.kafka.values import show_json_record, show_record
 

@@ -35,7 +35,7 @@ POLL_SECONDS = 0.1
 STEADY_SECONDS = 10.0  # one that ran for this time is restarted at once …
 AGAIN_SECONDS = 0.5  # … and another after a pause, which grows …
 AGAIN_SECONDS_MAX = 10.0  # … up to this
-PLACE = "server.json"
+SERVER_FILE = "server.json"
 EXPORTS = "keys.sh"  # for a shell: the key of commands that read tables in the bucket
 LOG = "server.log"
 S3_SETTINGS = (  # the settings `cold.…` that name a bucket and its key
@@ -50,7 +50,7 @@ _PORTS = (  # of its parts, from the first port on
 )
 
 
-class S3Place(msgspec.Struct, frozen=True):
+class S3Location(msgspec.Struct, frozen=True):
     """The first port of a server, and the secret of its key."""
 
     port: int
@@ -74,18 +74,18 @@ class S3Place(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def running_s3(folder: Path) -> Iterator[S3Place]:
+def running_s3(folder: Path) -> Iterator[S3Location]:
     """Start the server of a folder and wait until it answers; stop it at the end. One that dies
     meanwhile is started again. It dies with this process. Raises `exits.Refused`."""
     program = s3_program()
     make_folder(folder / "data", mode=0o700)
-    place = _place_of(folder)
+    location = _location_of(folder)
     (folder / LOG).write_bytes(b"")
-    server = _Server(folder, _command(program, folder, place))
+    server = _Server(folder, _command(program, folder, location))
     try:
-        _wait_ready(server.process, folder, place)
+        _wait_ready(server.process, folder, location)
         server.watch()
-        yield place
+        yield location
     finally:
         server.stop()
 
@@ -156,25 +156,25 @@ def s3_program() -> str:
 
 def has_s3(folder: Path) -> bool:
     """Return True if a server has used this folder."""
-    return (folder / PLACE).exists()
+    return (folder / SERVER_FILE).exists()
 
 
-def _place_of(folder: Path) -> S3Place:
+def _location_of(folder: Path) -> S3Location:
     """Return the ports and the key of the folder's server, chosen at its first start. Raises
     `exits.Refused`."""
-    path = folder / PLACE
+    path = folder / SERVER_FILE
     if not path.exists():
         port = free_port(HOST, range(len(_PORTS)))
         if port is None:
             raise exits.Refused(f"no {len(_PORTS)} free ports in a row on {HOST}")
-        write_whole(path, msgspec.json.encode(S3Place(port, secrets.token_hex(16))))
+        write_whole(path, msgspec.json.encode(S3Location(port, secrets.token_hex(16))))
     try:
-        place = msgspec.json.decode(path.read_bytes(), type=S3Place)
+        location = msgspec.json.decode(path.read_bytes(), type=S3Location)
     except (OSError, ValueError) as error:
         raise exits.Refused(
             f"{path} cannot be read: {error}", hint="Restore it, or pass another --data."
         ) from None
-    ports = range(place.port, place.port + len(_PORTS))
+    ports = range(location.port, location.port + len(_PORTS))
     taken = [port for port in ports if has_listener(HOST, port)]
     if taken:
         raise exits.Refused(
@@ -182,35 +182,35 @@ def _place_of(folder: Path) -> S3Place:
             "process",
             hint="Stop that process, or pass another --data.",
         )
-    return place
+    return location
 
 
-def _command(program: str, folder: Path, place: S3Place) -> list[str]:
+def _command(program: str, folder: Path, location: S3Location) -> list[str]:
     identity = {
         "name": KEY_ID,
-        "credentials": [{"accessKey": KEY_ID, "secretKey": place.secret}],
+        "credentials": [{"accessKey": KEY_ID, "secretKey": location.secret}],
         "actions": ["Admin", "Read", "List", "Tagging", "Write"],
     }
     keys = folder / "keys.json"
     write_whole(keys, msgspec.json.encode({"identities": [identity]}))
-    exports = f"export AWS_ACCESS_KEY_ID={KEY_ID} AWS_SECRET_ACCESS_KEY={place.secret}\n"
+    exports = f"export AWS_ACCESS_KEY_ID={KEY_ID} AWS_SECRET_ACCESS_KEY={location.secret}\n"
     write_whole(folder / EXPORTS, exports.encode())
     return [
         *(program, "mini", f"-dir={folder / 'data'}", f"-bucket={BUCKET}", f"-s3.config={keys}"),
         *(f"-ip={HOST}", f"-ip.bind={HOST}", "-admin.ui=false", "-webdav=false"),
         *("-master.telemetry=false", "-metricsPort=0"),
-        *(f"-{name}={place.port + number}" for number, name in enumerate(_PORTS)),
+        *(f"-{name}={location.port + number}" for number, name in enumerate(_PORTS)),
     ]
 
 
-def _wait_ready(process: subprocess.Popen[bytes], folder: Path, place: S3Place) -> None:
+def _wait_ready(process: subprocess.Popen[bytes], folder: Path, location: S3Location) -> None:
     """Wait until the bucket answers a stranger with 403. Raises `exits.Refused`."""
     import httpx
 
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            if httpx.get(f"{place.endpoint}/{BUCKET}", timeout=2).status_code == 403:
+            if httpx.get(f"{location.endpoint}/{BUCKET}", timeout=2).status_code == 403:
                 return
         except httpx.TransportError:
             pass

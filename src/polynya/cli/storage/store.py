@@ -234,7 +234,7 @@ async def _delete(store: ObjectStore, keys: list[str]) -> None:
 
 
 def _settings_of(root: str, file: str | None) -> StoreSettings:
-    from polynya.cli.storage.places import store_settings
+    from polynya.cli.storage.locations import store_settings
     from polynya.objectstore import MARKER_KEY
 
     if not root.startswith("s3://"):

@@ -44,7 +44,7 @@ def get_command(client: Client, stream: str, name: str | None) -> None:
         if name not in found:
             raise exits.Refused(f"{stream} has no attribute '{name}'")
         output.json_line(found[name])
-    _tell(answer.headers["etag"])
+    _print_etag(answer.headers["etag"])
 
 
 @attrs_command.command("set")
@@ -93,7 +93,7 @@ def _change(
 ) -> None:
     headers = {} if if_match is None else {"if-match": if_match}
     answer = client.call(method, _path(stream), stream=stream, headers=headers, body=values)
-    _tell(answer.headers["etag"])
+    _print_etag(answer.headers["etag"])
 
 
 def _pair(text: str) -> tuple[str, Any]:
@@ -110,5 +110,5 @@ def _path(stream: str) -> str:
     return f"{stream_path(stream)}/attrs"
 
 
-def _tell(etag: str) -> None:
+def _print_etag(etag: str) -> None:
     output.notice(f"ETag {etag}")

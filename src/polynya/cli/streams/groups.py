@@ -17,7 +17,7 @@ from polynya.cli.terminal.values import BEGIN, SECONDS, Begin
 ROOT = "/v1/groups"
 
 
-class ResetPlace(click.ParamType):  # type: ignore[type-arg]
+class ResetTarget(click.ParamType):  # type: ignore[type-arg]
     """`earliest`, `latest`, an offset such as 42, `10m`, `2026-11-01T00:00Z`."""
 
     name = "place"
@@ -126,7 +126,7 @@ def group_describe_command(client: Client, id: str, as_json: bool) -> None:  # n
 @click.argument("id", shell_complete=complete_group)
 @options.value(
     "--to",
-    type=ResetPlace(),
+    type=ResetTarget(),
     help="'earliest', 'latest', an offset (42), an age (10m), or a time (2026-11-01T00:00Z).",
 )
 @options.flag("--to-earliest", help="The same as --to earliest.")
@@ -153,7 +153,7 @@ def group_reset_command(
     topics: tuple[str, ...],
     as_json: bool,
     dry_run: bool,
-    **places: Any,
+    **targets: Any,
 ) -> None:
     """Commit new offsets for the group ID, which must have no members.
 
@@ -165,7 +165,7 @@ def group_reset_command(
     polynya group reset-offsets readers --to 2h
     polynya group reset-offsets readers --shift-by -100 --topic orders:0,2
     """
-    body = {**_place(**places), "topics": list(topics) or None, "dry_run": dry_run}
+    body = {**_target(**targets), "topics": list(topics) or None, "dry_run": dry_run}
     answer = client.call("POST", f"{_path(id)}/offsets", body=body).json()
     if as_json:
         output.json_line(answer)
@@ -184,7 +184,7 @@ def _of(row: dict[str, Any]) -> tuple[str, int]:
     return row["topic"], row["partition"]
 
 
-def _place(
+def _target(
     to: dict[str, Any] | None, shift_by: int | None, *, to_earliest: bool, to_latest: bool
 ) -> dict[str, Any]:
     """Return the one place that the options name. Raises click.UsageError."""

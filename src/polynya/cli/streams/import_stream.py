@@ -237,11 +237,11 @@ class ImportCopy:
             self._append(body, f"{self.at}+{here:016d}")
             self.bytes += len(body)
 
-    def _append(self, body: bytes, place: str) -> None:
+    def _append(self, body: bytes, sequence: str) -> None:
         """Append, and retry until the data is known to be stored."""
         headers = {
             "content-type": JSON_TYPE if is_json(self._type) else self._type,
-            "stream-seq": place,
+            "stream-seq": sequence,
         }
 
         def attempt() -> None:
@@ -249,15 +249,15 @@ class ImportCopy:
             try:
                 self._client.call("POST", path, headers=headers, content=body, stream=self._name)
             except exits.Refused as refused:
-                if refused.status != 409 or not self._is_here(place):
+                if refused.status != 409 or not self._is_here(sequence):
                     raise
 
         transient = (exits.Unknown, exits.Unreachable)
         patiently(attempt, self._source.patience, transient, says=True)
 
-    def _is_here(self, place: str) -> bool:
+    def _is_here(self, sequence: str) -> bool:
         answer = self._client.call("HEAD", stream_path(self._name), stream=self._name)
-        return bool(answer.headers.get("stream-seq", "") == place)
+        return bool(answer.headers.get("stream-seq", "") == sequence)
 
 
 def _json_parts(content_type: str, body: bytes, skip: int) -> Iterator[tuple[bytes, int]]:

@@ -47,9 +47,9 @@ def publish_command(
     content = _content(file)
     path = f"{_path(stream)}/{offset}"
     answer = client.call("PUT", path, stream=stream, headers=headers, content=content)
-    place = answer.headers["stream-snapshot-offset"]
+    published_at = answer.headers["stream-snapshot-offset"]
     done = "published" if answer.status_code == 201 else "was published before"
-    output.notice(f"the snapshot at {place} ({output.size(len(content))}) {done}")
+    output.notice(f"the snapshot at {published_at} ({output.size(len(content))}) {done}")
 
 
 @snapshot_command.command("ls")

@@ -103,7 +103,7 @@ def sub_create_command(
     if not pattern and not streams:
         raise click.UsageError("pass --pattern GLOB or --stream STREAM: the streams to watch")
     body: dict[str, Any] = {"type": "webhook" if webhook else "pull-wake"}
-    told = {
+    given = {
         "pattern": pattern,
         "streams": list(streams) or None,
         "wake_stream": wake_stream,
@@ -111,7 +111,7 @@ def sub_create_command(
         "dead_letter_stream": dead_letter,
         "description": description,
     }
-    body |= {name: value for name, value in told.items() if value is not None}
+    body |= {name: value for name, value in given.items() if value is not None}
     if webhook is not None:
         body["webhook"] = {"url": webhook}
     if lease is not None:
@@ -477,8 +477,8 @@ def _failure(failure: dict[str, Any] | None) -> str:
     """Describe the failed record that comes next; "" without one."""
     if failure is None:
         return ""
-    place = f"{failure['stream']} at {failure['offset']}"
-    return f"attempt {failure['attempts']} of {place}, paused until {failure['retry_at']}" + (
+    position = f"{failure['stream']} at {failure['offset']}"
+    return f"attempt {failure['attempts']} of {position}, paused until {failure['retry_at']}" + (
         f": {failure['error']}" if failure["error"] else ""
     )
 

@@ -1,4 +1,5 @@
-"""`polynya tail` of several streams or of a pattern: one connection, each record with its stream."""
+"""`polynya tail` of several streams or of a pattern: one connection, each record with its
+stream."""
 
 from __future__ import annotations
 
@@ -40,11 +41,11 @@ def is_many(streams: tuple[str, ...]) -> bool:
 def tail_streams(client: Client, streams: tuple[str, ...], options: ManyOptions) -> None:
     """Print the records of many streams as they arrive. Raises `exits.Ended`."""
     try:
-        place = ManyPosition(streams, options.offset, local=options.local, whole=options.records)
+        position = ManyPosition(streams, options.offset, local=options.local, whole=options.records)
     except ValueError as bad:
         raise click.UsageError(str(bad)) from None
     retry = Retry(seconds=options.retry_seconds, pause_seconds=RETRY_PAUSE_SECONDS)
-    feed = Feed(client.wire, tail_many(place, retry))
+    feed = Feed(client.wire, tail_many(position, retry))
     show = _show_json if options.as_json else _show_lines
     left = options.limit
     try:
@@ -56,7 +57,7 @@ def tail_streams(client: Client, streams: tuple[str, ...], options: ManyOptions)
                     return
         output.notice("all streams are closed or deleted")
     except ClientError as error:
-        raise client.ended(error, place.what) from None
+        raise client.ended(error, position.what) from None
     finally:
         feed.close()
 
@@ -107,8 +108,8 @@ def _show_json(event: StreamEvent) -> None:
     if page.body:
         row |= _content(page)
     row |= {"up_to_date": page.up_to_date, "closed": page.closed}
-    told = {"deleted": event.deleted, "trimmed": event.trimmed, "error": event.error}
-    output.json_line(row | {name: value for name, value in told.items() if value})
+    fields = {"deleted": event.deleted, "trimmed": event.trimmed, "error": event.error}
+    output.json_line(row | {name: value for name, value in fields.items() if value})
 
 
 def _content(page: Page) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""The commands that show a table's columns and jobs, and change or drop the table; and the options of
-a new one, with the creation of derived tables."""
+"""The commands that show a table's columns and jobs, and change or drop the table; and the options
+of a new one, with the creation of derived tables."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ keep_for_option = options.value(
     help="Snapshots that were current so recently stay readable, too, up to 500. Default: 0.",
 )
 SCHEMA_PAYLOADS = ("avro", "protobuf")  # those with the schema of --schema
-SKIPPED_TOLD = 10  # fields of a schema file that a notice names
+SKIPPED_SHOWN = 10  # fields of a schema file that a notice names
 
 
 @table_command.command("schema")
@@ -139,7 +139,8 @@ def _field_of(column: dict[str, Any]) -> str:
 @options.as_json
 @server_option
 def history_command(client: Client, name: str, as_json: bool) -> None:
-    """List the snapshots of the table NAME, the latest first: the jobs that made them, and their tags.
+    """List the snapshots of the table NAME, the latest first: the jobs that made them, and their
+    tags.
 
     'polynya sql --as-of' reads each of them. Jobs whose snapshots have expired are not listed.
 
@@ -295,7 +296,8 @@ def keeping(snapshots: int | None, seconds: float | None) -> dict[str, int]:
 
 
 def declared_columns(columns: tuple[str, ...], schema: tuple[Path, str] | None) -> dict[str, str]:
-    """Return the declarations of --schema and --column as types by field. Raises `exits.Misused`."""
+    """Return the declarations of --schema and --column as types by field. Raises
+    `exits.Misused`."""
     found: dict[str, str] = {}
     if schema is not None:
         with explained():
@@ -303,15 +305,15 @@ def declared_columns(columns: tuple[str, ...], schema: tuple[Path, str] | None) 
 
             path, message = schema
             try:
-                told = declared_in(_read_schema(path), message)
+                declaration = declared_in(_read_schema(path), message)
             except ConfigError as fault:
                 raise ConfigError(f"{path}: {fault}") from None
-        found = dict(told.columns)
-        if told.skipped:
+        found = dict(declaration.columns)
+        if declaration.skipped:
             output.notice(
                 f"  not declared, because they are no scalars of a known type: "
-                f"{', '.join(map(output.visible, told.skipped[:SKIPPED_TOLD]))}"
-                f"{', …' if len(told.skipped) > SKIPPED_TOLD else ''}"
+                f"{', '.join(map(output.visible, declaration.skipped[:SKIPPED_SHOWN]))}"
+                f"{', …' if len(declaration.skipped) > SKIPPED_SHOWN else ''}"
             )
     return found | dict(map(declared, columns))
 

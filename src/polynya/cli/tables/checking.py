@@ -88,10 +88,10 @@ def dry_run(
     if as_json:
         output.json_line(msgspec.to_builtins(report))
         return
-    _tell(report)
+    _print_report(report)
 
 
-def _tell(report: Report) -> None:
+def _print_report(report: Report) -> None:
     proposed = dict(report.proposed)
     rows = [
         (

@@ -130,25 +130,25 @@ def table_create_command(
         checking.dry_run(client, name, wanted, records, as_json=as_json)
         return
     answer = client.call("PUT", shared.path_of(name), body=wanted)
-    told = answer.json()
+    body = answer.json()
     if as_json:
-        more = {key: told[key] for key in ("covered", "taken_by", "taken_from") if key in told}
-        output.json_line(shared.shown(told["table"]) | more)
+        more = {key: body[key] for key in ("covered", "taken_by", "taken_from") if key in body}
+        output.json_line(shared.shown(body["table"]) | more)
     else:
         made = "created" if answer.status_code == 201 else "already exists"
         output.notice(f"table {name} {made}; 'polynya table sync {name}' fills it")
-        _tell_covered(told, prefix)
+        _print_covered(body, prefix)
 
 
-def _tell_covered(told: dict[str, Any], prefix: str) -> None:
+def _print_covered(body: dict[str, Any], prefix: str) -> None:
     """Print how many streams a table covers now, some of them, and the tables that share its
     prefix."""
-    streams, names = told["table"]["streams"], told.get("covered", [])
+    streams, names = body["table"]["streams"], body.get("covered", [])
     if not streams:
         under = f"under '{prefix}' " if prefix else ""
         why = (
             f"no stream {under}is left for this table now"
-            if told.get("taken_by")
+            if body.get("taken_by")
             else shared.none_yet(prefix)
         )
         output.notice(f"  warning: {why}, so the table stays empty; 'polynya ls' lists the streams")
@@ -158,9 +158,9 @@ def _tell_covered(told: dict[str, Any], prefix: str) -> None:
             f"  it covers {output.counted(streams, 'stream')} now: "
             f"{', '.join(map(output.visible, names))}{more}"
         )
-    for other in told.get("taken_by", []):
+    for other in body.get("taken_by", []):
         output.notice(f"  {shared.table_of(other)} takes the streams under its own, longer prefix")
-    for other in told.get("taken_from", []):
+    for other in body.get("taken_from", []):
         output.notice(
             f"  it takes these streams over from {shared.table_of(other)}, where its rows stay"
         )
@@ -208,7 +208,7 @@ def table_describe_command(client: Client, name: str, as_json: bool) -> None:
         "payload": changes.shortened(table.get("payload", "")) or "JSON",
         "keeps": f"{output.counted(table['keep_snapshots'], 'snapshot')}, those of the last "
         f"{spelled_seconds(table['keep_ms'] / 1000)}, and {output.counted(len(table['tags']), 'tag')}",
-        "transform": deriving.told(table.get("transform", "")),
+        "transform": deriving.described(table.get("transform", "")),
         "last fault": table.get("fault") or "none",
         "holds": "yes" if table["hold"] else "no",
         "Iceberg": table["iceberg"] or "no job yet",
@@ -247,12 +247,12 @@ def table_retry_command(client: Client, name: str, as_json: bool) -> None:
     \b
     polynya table retry flights && polynya table sync flights
     """
-    told = client.call("POST", f"{shared.path_of(name)}/retry").json()
+    body = client.call("POST", f"{shared.path_of(name)}/retry").json()
     if as_json:
-        output.json_line({"table": name, "ranges": told["ranges"]})
-    elif told["ranges"]:
+        output.json_line({"table": name, "ranges": body["ranges"]})
+    elif body["ranges"]:
         output.notice(
-            f"the next job of table {name} reads {output.counted(told['ranges'], 'range')} again"
+            f"the next job of table {name} reads {output.counted(body['ranges'], 'range')} again"
         )
     else:
         output.notice(f"no range of table {name} is set aside")
@@ -368,7 +368,7 @@ def sync_command(
     elif not outcomes and failed is None:
         output.notice("nothing new: the tables have all records that can be read")
     for done in outcomes:
-        output.notice(pipeline.told_outcome(done))
+        output.notice(pipeline.outcome_text(done))
     if failed is not None:
         with shared.explained():
             raise failed if len(failed.faults) > 1 else _alone(failed)
@@ -430,7 +430,7 @@ def lake_run_command(
             coordinator,
             tables,
             spark,
-            pipeline.told(verbose=verbose),
+            pipeline.step_printer(verbose=verbose),
             interval_seconds=interval,
             leases=coordinator,
         )
@@ -489,11 +489,11 @@ def _ask_here(client: Client, statement: str, as_of: str, *, as_json: bool) -> N
     with shared.explained():
         from polynya.lakehouse.sql.query import ask
 
-        told = client.call("GET", "/v1/tables").json()["tables"]
+        body = client.call("GET", "/v1/tables").json()["tables"]
         tables = shared.coordinator_of(client).tables()
         with ask(tables, statement, as_of=as_of) as found:
             _print_rows(found.columns, found.blocks, as_json=as_json)
-    for table in () if as_of else told:
+    for table in () if as_of else body:
         if re.search(rf"\b{re.escape(table['name'])}(__dlq)?\b", statement, re.IGNORECASE):
             output.notice(f"{table['name']} is {shared.behind(table)}")
 

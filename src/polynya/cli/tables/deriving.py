@@ -123,7 +123,7 @@ def _merged(option: str) -> tuple[str, str]:
     return column, function
 
 
-def told(text: str) -> str:
+def described(text: str) -> str:
     """Return a stored definition in words."""
     if not text:
         return "none"

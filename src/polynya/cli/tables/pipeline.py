@@ -100,7 +100,7 @@ def spark_factory(master: str, settings: Mapping[str, str] | None = None) -> Run
     return start
 
 
-def told_outcome(done: JobOutcome) -> str:
+def outcome_text(done: JobOutcome) -> str:
     job = f"{done.table.name}: job {done.job}"
     if done.work == "merge":
         return f"{job} merged {output.counted(done.replaced, 'file')}"
@@ -149,7 +149,7 @@ def merge_command(
     elif not outcomes:
         output.notice(f"nothing to merge: no partition of table {name} has two small files")
     for done in () if as_json else outcomes:
-        output.notice(told_outcome(done))
+        output.notice(outcome_text(done))
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def stoppable() -> Iterator[None]:
 
 def narrated(doing: Callable[[str], None], *, verbose: bool) -> Callable[[str, str], None]:
     """Print the steps of the pipeline, and pass the name of the next one to `doing`."""
-    show = told(verbose=verbose)
+    show = step_printer(verbose=verbose)
 
     def on_step(step: str, said: str) -> None:
         show(step, said)
@@ -176,7 +176,7 @@ def narrated(doing: Callable[[str], None], *, verbose: bool) -> Callable[[str, s
     return on_step
 
 
-def told(*, verbose: bool) -> Callable[[str, str], None]:
+def step_printer(*, verbose: bool) -> Callable[[str, str], None]:
     """Return a function that prints a step: with `verbose` all of them, else the milestones."""
 
     def show(step: str, said: str) -> None:
@@ -207,10 +207,11 @@ def rebuild_command(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Write all rows of the table NAME again, to a new folder, with columns chosen as for a new one.
+    """Write all rows of the table NAME again, to a new folder, with columns chosen as for a new
+    one.
 
-    --column changes declared types, --partition replaces all partitions. The table is read as it was
-    until the new one takes its place at once. It gets no new rows meanwhile.
+    --column changes declared types, --partition replaces all partitions. The table is read as it
+    was until the new one takes its place at once. It gets no new rows meanwhile.
 
     \b
     polynya table rebuild flights --partition 'day(timestamp)' --column delay:double
@@ -224,16 +225,16 @@ def rebuild_command(
         from polynya.lakehouse.jobs.rewrites.redo import Redefined
         from polynya.lakehouse.jobs.worker import rebuild
 
-        told: Progress = narrated(doing, verbose=verbose)
+        step_printer: Progress = narrated(doing, verbose=verbose)
         change = Redefined(types, wanted)
-        return rebuild(coordinator_of(client), name, spark, told, change)
+        return rebuild(coordinator_of(client), name, spark, step_printer, change)
 
     outcome = _run(work)
     if as_json:
         output.json_line({"table": name, "job": outcome and outcome.job})
     elif outcome is not None:
-        place = outcome.table.location
-        output.notice(f"{name}: job {outcome.job} wrote all rows again, to {place}")
+        location = outcome.table.location
+        output.notice(f"{name}: job {outcome.job} wrote all rows again, to {location}")
     else:
         output.notice(f"{name}: another driver took the job; run it again")
 
@@ -258,8 +259,8 @@ def replay_command(
     def work(doing: Callable[[str], None]) -> JobOutcome | None:
         from polynya.lakehouse.jobs.worker import replay
 
-        told: Progress = narrated(doing, verbose=verbose)
-        return replay(coordinator_of(client), name, spark, told)
+        step_printer: Progress = narrated(doing, verbose=verbose)
+        return replay(coordinator_of(client), name, spark, step_printer)
 
     outcome = _run(work)
     fitted = 0 if outcome is None else -outcome.dead_rows

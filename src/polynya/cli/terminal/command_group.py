@@ -29,11 +29,11 @@ class CommandGroup(click.Group):
                 error.option_name in parameter.opts for parameter in command.params
             ):
                 raise
-            told = (
+            message = (
                 f"'{error.option_name}' belongs after the command: '{ctx.command_path} {words} "
                 f"{error.option_name} …'."
             )
-            raise click.UsageError(told, ctx) from None
+            raise click.UsageError(message, ctx) from None
 
     def _meant(self, ctx: click.Context, args: list[str]) -> tuple[click.Command | None, str]:
         """Return the command that the words name, and its name; None if they name none."""

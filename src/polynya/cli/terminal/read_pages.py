@@ -67,14 +67,14 @@ def pages(
 ) -> Iterator[ReadPage]:
     """Yield the pages of a stream from the start parameters in `begin` to its tail. `whole`: of
     whole records. Raises `exits.Ended`."""
-    place = ReadPosition(
+    position = ReadPosition(
         stream,
         begin.get("offset", ""),
         begin={name: text for name, text in begin.items() if name != "offset"},
         local=local,
         whole=whole,
     )
-    yield from _given(client, place, reading.read(place, Retry(seconds=0)))
+    yield from _given(client, position, reading.read(position, Retry(seconds=0)))
 
 
 def follow(
@@ -92,27 +92,31 @@ def follow(
     Raises `exits.Refused` if the stream is gone, `exits.Unreachable` if no server responds for
     `retry_seconds`.
     """
-    place = ReadPosition(stream, offset, local=local, whole=whole)
-    place.content_type = RECORDS_TYPE if whole else content_type
+    position = ReadPosition(stream, offset, local=local, whole=whole)
+    position.content_type = RECORDS_TYPE if whole else content_type
     try:
         for page in _given(
             client,
-            place,
-            reading.follow(place, Retry(seconds=retry_seconds, pause_seconds=RETRY_PAUSE_SECONDS)),
+            position,
+            reading.follow(
+                position, Retry(seconds=retry_seconds, pause_seconds=RETRY_PAUSE_SECONDS)
+            ),
         ):
             if page.body or page.records:
                 yield page
     except exits.Unreachable as unreachable:
-        unreachable.hint = f"Resume with: polynya tail {stream} --offset {place.offset}"
+        unreachable.hint = f"Resume with: polynya tail {stream} --offset {position.offset}"
         raise
 
 
-def _given(client: Client, place: ReadPosition, operation: Operation[None]) -> Iterator[ReadPage]:
+def _given(
+    client: Client, position: ReadPosition, operation: Operation[None]
+) -> Iterator[ReadPage]:
     feed = Feed(client.wire, operation)
     try:
         for page in feed:
             yield ReadPage(page.offset, page.content_type, page.body, page.up_to_date, page.closed)
     except ClientError as error:
-        raise client.ended(error, place.what, stream=place.name) from None
+        raise client.ended(error, position.what, stream=position.name) from None
     finally:
         feed.close()

@@ -107,9 +107,9 @@ class RecordTable:
             for line in texts
         ]
         output.data("".join(f"{line}\n" for line in lines).encode(errors="replace"))
-        self._tell_of({name for line in texts for name in line} - shown.keys())
+        self._warn_of({name for line in texts for name in line} - shown.keys())
 
-    def _tell_of(self, names: set[str]) -> None:
+    def _warn_of(self, names: set[str]) -> None:
         new = sorted(names - self._left_out)
         if new:
             self._left_out |= names

@@ -16,7 +16,7 @@ from polynya.client.aio.producer import OpeningProducer
 from polynya.client.aio.work import AsyncWork
 from polynya.client.clock import drawn_producer_id, worker_name
 from polynya.client.extras import extras_of
-from polynya.client.handles import ManyPlaces, Position
+from polynya.client.handles import Position, ReaderOffsets
 from polynya.client.live.feeds import AsyncFeed
 from polynya.client.live.many import ManyLive, ManyPosition, StreamEvent, tail_many
 from polynya.client.messages import Operation, Retry
@@ -67,12 +67,12 @@ class AsyncReader(Position):
     def __init__(
         self,
         wire: AsyncWire,
-        place: ReadPosition,
+        position: ReadPosition,
         operation: Operation[None],
         *,
         live: bool = False,
     ) -> None:
-        super().__init__(place, live=live)
+        super().__init__(position, live=live)
         self._feed = AsyncFeed(wire, operation)
 
     async def __aenter__(self) -> AsyncReader:
@@ -98,16 +98,18 @@ class AsyncReader(Position):
         await self._feed.close()
 
 
-class AsyncManyReader(ManyPlaces):
+class AsyncManyReader(ReaderOffsets):
     """Iterate over it for the records of many streams, each with its `stream` and `offset`. Iterate
     over `events()` for whole events: they also tell which streams began, closed or were deleted.
 
     A reader of a list ends when all its streams are closed or deleted. Close the reader, or use it
     in an `async with`, to release its connection."""
 
-    def __init__(self, wire: AsyncWire, place: ManyPosition, retry: Retry, live: ManyLive) -> None:
-        super().__init__(place)
-        self._feed = AsyncFeed(wire, tail_many(place, retry, live))
+    def __init__(
+        self, wire: AsyncWire, position: ManyPosition, retry: Retry, live: ManyLive
+    ) -> None:
+        super().__init__(position)
+        self._feed = AsyncFeed(wire, tail_many(position, retry, live))
 
     async def __aenter__(self) -> AsyncManyReader:
         return self
@@ -247,7 +249,7 @@ class AsyncStream(Subject):
         one page.
         `consistency="local"` accepts the possibly stale copy of the contacted node. With
         `whole_records` each record has its key, headers and timestamp."""
-        place = streams.place(
+        position = streams.position(
             self,
             offset,
             streams.begin_of(from_time, from_record_time, record, tail_records),
@@ -256,7 +258,9 @@ class AsyncStream(Subject):
             consistency=consistency,
             whole=whole_records,
         )
-        return AsyncReader(self._wire, place, streams.pages(self, place, read(place, self._retry)))
+        return AsyncReader(
+            self._wire, position, streams.pages(self, position, read(position, self._retry))
+        )
 
     def tail(  # noqa: PLR0913 (one option each)
         self,
@@ -272,15 +276,15 @@ class AsyncStream(Subject):
     ) -> AsyncReader:
         """Read from an offset or a time, then follow new records until the stream is closed. Lost
         connections are resumed. The other starts and `whole_records`: as in `read`."""
-        place = streams.place(
+        position = streams.position(
             self,
             offset,
             streams.begin_of(from_time, from_record_time, record, tail_records),
             consistency=consistency,
             whole=whole_records,
         )
-        found = streams.pages(self, place, tail(place, self._retry, live))
-        return AsyncReader(self._wire, place, found, live=True)
+        found = streams.pages(self, position, tail(position, self._retry, live))
+        return AsyncReader(self._wire, position, found, live=True)
 
     async def fork(
         self,
@@ -384,16 +388,16 @@ class AsyncClient:
         `runs/*`, or one prefix that ends with a slash. Streams that are created later join.
 
         Streams begin at `offset`, which is START or NOW, but those in `offsets` at theirs. Lost
-        connections are resumed. `whole_records`: as in `AsyncStream.read`. `live="long-poll"` is for
-        connections that do not pass events. Raises ValueError."""
-        place = ManyPosition(
+        connections are resumed. `whole_records`: as in `AsyncStream.read`. `live="long-poll"` is
+        for connections that do not pass events. Raises ValueError."""
+        position = ManyPosition(
             streams,
             offset,
             offsets=offsets or {},
             local=is_local(consistency),
             whole=whole_records,
         )
-        return AsyncManyReader(self._wire, place, self._retry, live)
+        return AsyncManyReader(self._wire, position, self._retry, live)
 
     async def mint_token(
         self,

@@ -119,7 +119,7 @@ class AsyncProducer(ProducerProgress):
         if began:
             batch.receipt = AsyncReceipt(self._loop.create_future())
         if began or self._core.batches.is_full:
-            self._tell()
+            self._notify()
             await asyncio.sleep(0)  # let the sender tasks run during a tight loop of appends
         assert isinstance(batch.receipt, AsyncReceipt)
         return batch.receipt
@@ -133,14 +133,14 @@ class AsyncProducer(ProducerProgress):
         batch = self._core.close_stream([self._core.encode(record) for record in records])
         if batch.receipt is None:
             batch.receipt = AsyncReceipt(self._loop.create_future())
-        self._tell()
+        self._notify()
         assert isinstance(batch.receipt, AsyncReceipt)
         return await batch.receipt
 
     async def flush(self) -> None:
         """Wait until all appended records are durable. Raises `ProducerFailed`."""
         end = self._core.batches.flush()
-        self._tell()
+        self._notify()
         while not self._core.batches.is_settled(end):
             await self._news.wait()
         if self._core.receipts.failure is not None:
@@ -165,13 +165,13 @@ class AsyncProducer(ProducerProgress):
 
     async def _end(self) -> None:
         self._core.close()
-        self._tell()
+        self._notify()
         if self._core.receipts.failure is not None:
             for task in self._tasks:
                 task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
@@ -202,4 +202,4 @@ class AsyncProducer(ProducerProgress):
         for end in self._core.receipts.take():
             assert isinstance(end.receipt, AsyncReceipt)
             end.receipt.settle(end.result)
-        self._tell()
+        self._notify()

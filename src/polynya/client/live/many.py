@@ -76,8 +76,8 @@ class _Event(msgspec.Struct, rename="camel"):
 
 
 class _Polled(msgspec.Struct, rename="camel"):
-    """A page of a long-poll. Its events are objects like those of an event stream, with a name and an
-    id."""
+    """A page of a long-poll. Its events are objects like those of an event stream, with a name and
+    an id."""
 
     cursor: str
     up_to_date: bool
@@ -149,9 +149,11 @@ class ManyPosition:
         return HttpRequest("GET", target, headers, silence_seconds=SILENCE_SECONDS)
 
     def _listed(self) -> list[str]:
-        places = {} if self._cursor else self.offsets
-        names = self._names if self._covering is None else tuple(places)
-        return [f"{name}@{_short(places[name])}" if name in places else name for name in names]
+        positions = {} if self._cursor else self.offsets
+        names = self._names if self._covering is None else tuple(positions)
+        return [
+            f"{name}@{_short(positions[name])}" if name in positions else name for name in names
+        ]
 
     def lose_cursor(self, error: Refused) -> None:
         """Go on with the offsets. Raises the error if a request cannot name all streams."""
@@ -169,29 +171,35 @@ class ManyPosition:
         if event.name not in ("data", "control"):
             return None
         self._cursor, self._has_begun = event.id or self._cursor, True
-        told = _decoded(event.data)
-        if not told.stream:
+        parsed = _decoded(event.data)
+        if not parsed.stream:
             self.up_to_date = True
             return None
-        if told.content_type:
-            self._types[told.stream] = told.content_type
-        return self._moved(told)
+        if parsed.content_type:
+            self._types[parsed.stream] = parsed.content_type
+        return self._moved(parsed)
 
-    def _moved(self, told: _Event) -> StreamEvent | None:
-        name = told.stream
+    def _moved(self, parsed: _Event) -> StreamEvent | None:
+        name = parsed.stream
         begin = self.offsets.get(name, "")
-        offset = told.stream_next_offset or begin
-        body, raws, content_type = self._payload(told)
+        offset = parsed.stream_next_offset or begin
+        body, raws, content_type = self._payload(parsed)
         if body and begin and parse_token(offset) is not None and offset <= begin:
             return None  # a repeat
-        if told.stream_deleted:
+        if parsed.stream_deleted:
             self.offsets.pop(name, None)
         elif offset:
             self.offsets[name] = offset
-        missing = told.error is not None and told.error.code == _MISSING  # it may yet be created
-        if told.stream_closed or told.stream_deleted or (told.error is not None and not missing):
+        missing = (
+            parsed.error is not None and parsed.error.code == _MISSING
+        )  # it may yet be created
+        if (
+            parsed.stream_closed
+            or parsed.stream_deleted
+            or (parsed.error is not None and not missing)
+        ):
             self._ended.add(name)
-        elif told.content_type:
+        elif parsed.content_type:
             self._ended.discard(name)
         page = Page(
             stream=name,
@@ -199,30 +207,30 @@ class ManyPosition:
             offset=offset,
             content_type=content_type,
             body=body,
-            up_to_date=told.up_to_date,
-            closed=told.stream_closed,
+            up_to_date=parsed.up_to_date,
+            closed=parsed.stream_closed,
             raws=raws,
             json_values=is_json(self._types.get(name, JSON_TYPE)),
         )
         return StreamEvent(
             page=page,
-            began=bool(told.content_type),
-            deleted=told.stream_deleted,
-            trimmed=told.stream_trimmed,
-            error="" if told.error is None else f"{told.error.code}: {told.error.message}",
+            began=bool(parsed.content_type),
+            deleted=parsed.stream_deleted,
+            trimmed=parsed.stream_trimmed,
+            error="" if parsed.error is None else f"{parsed.error.code}: {parsed.error.message}",
         )
 
-    def _payload(self, told: _Event) -> tuple[bytes, tuple[bytes, ...], str]:
+    def _payload(self, parsed: _Event) -> tuple[bytes, tuple[bytes, ...], str]:
         """Return the body of an event, its records, and its content type."""
-        known = self._types.get(told.stream, "")
-        if told.data is not None:
-            body = bytes(told.data)
+        known = self._types.get(parsed.stream, "")
+        if parsed.data is not None:
+            body = bytes(parsed.data)
             return body, split_array(body, self.what), RECORDS_TYPE if self._whole else JSON_TYPE
-        if told.text is not None:
-            return told.text.encode(errors="replace"), (), known or _TEXT
-        if told.base64 is not None:
+        if parsed.text is not None:
+            return parsed.text.encode(errors="replace"), (), known or _TEXT
+        if parsed.base64 is not None:
             try:
-                return b64decode(told.base64, validate=True), (), known or _BYTES
+                return b64decode(parsed.base64, validate=True), (), known or _BYTES
             except binascii.Error:
                 raise AnswerDamaged(f"{self.what}: an event is not valid base64") from None
         return b"", (), RECORDS_TYPE if self._whole else known
@@ -235,32 +243,32 @@ def is_covering(name: str) -> bool:
     return not segments[-1] or not {"*", "**"}.isdisjoint(segments)
 
 
-def tail_many(place: ManyPosition, retry: Retry, live: ManyLive = "sse") -> Operation[None]:
+def tail_many(position: ManyPosition, retry: Retry, live: ManyLive = "sse") -> Operation[None]:
     """Yield the events of many streams until all streams of a list have ended. A pattern has no
     end."""
     backoff = Backoff(retry)
-    while not place.over:
+    while not position.over:
         if live == "sse":
-            yield from _connection(place, backoff)
+            yield from _connection(position, backoff)
         else:
-            yield from _page(place, retry)
+            yield from _page(position, retry)
 
 
-def _page(place: ManyPosition, retry: Retry) -> Operation[None]:
+def _page(position: ManyPosition, retry: Retry) -> Operation[None]:
     """Read the page of one long-poll."""
     try:
-        page, told = yield from calls.call(
-            place.request("long-poll"), retry, place.what, _polled, repeatable=True
+        page, parsed = yield from calls.call(
+            position.request("long-poll"), retry, position.what, _polled, repeatable=True
         )
     except Refused as error:
         if error.code != _GONE:
             raise
-        place.lose_cursor(error)
+        position.lose_cursor(error)
         return
-    for event in told:
-        if (moved := place.take(event)) is not None:
+    for event in parsed:
+        if (moved := position.take(event)) is not None:
             yield Deliver(moved)
-    place.end_page(page.cursor, up_to_date=page.up_to_date)
+    position.end_page(page.cursor, up_to_date=page.up_to_date)
 
 
 def _polled(answer: HttpResponse) -> tuple[_Polled, list[Event]]:
@@ -294,16 +302,16 @@ def _named(raw: bytes) -> Event:
     return Event(named.event, raw.decode(), named.id)
 
 
-def _connection(place: ManyPosition, backoff: Backoff) -> Operation[None]:
+def _connection(position: ManyPosition, backoff: Backoff) -> Operation[None]:
     """Read one connection, and pause behind it."""
-    result = yield Open(place.request())
+    result = yield Open(position.request())
     head = calls.answer_of(result)
     if calls.judge(head) is calls.Verdict.NEVER:
         assert isinstance(head, HttpResponse)
-        raise refused(head, place.what)
+        raise refused(head, position.what)
     last: HttpResponse | Broken = head
     parser = EventParser()
-    while isinstance(last, HttpResponse) and last.status == 200 and not place.over:
+    while isinstance(last, HttpResponse) and last.status == 200 and not position.over:
         result = yield ReadMore()
         if not isinstance(result.what, bytes) or not result.what:
             why = Broken(sent=True, why="the connection ended")
@@ -312,30 +320,30 @@ def _connection(place: ManyPosition, backoff: Backoff) -> Operation[None]:
         try:
             for event in parser.feed(result.what):
                 if event.name == "error":
-                    _fail(place, event.data.encode())
+                    _fail(position, event.data.encode())
                 backoff.passed()
-                if (told := place.take(event)) is not None:
-                    yield Deliver(told)
+                if (parsed := position.take(event)) is not None:
+                    yield Deliver(parsed)
         except _CursorLost:
             return
         except (AnswerDamaged, ValueError, *UNREADABLE) as damaged:
             last = Broken(sent=True, why=str(damaged))
-    if place.over:
+    if position.over:
         return
     pause = backoff.pause(result, calls.retry_after(last))
     if pause is None:
-        raise calls.failure(last, place.what, perhaps=False)
+        raise calls.failure(last, position.what, perhaps=False)
     yield Pause(pause)
 
 
 class _CursorLost(Exception):
-    """The server has lost the cursor; the reader has not lost its place."""
+    """The server has lost the cursor; the reader has not lost its position."""
 
 
-def _fail(place: ManyPosition, body: bytes) -> None:
-    error: Refused = refused(HttpResponse(410, {}, body), place.what)
+def _fail(position: ManyPosition, body: bytes) -> None:
+    error: Refused = refused(HttpResponse(410, {}, body), position.what)
     if error.code == _GONE:
-        place.lose_cursor(error)
+        position.lose_cursor(error)
         raise _CursorLost
     raise AnswerDamaged(error.message, code=error.code)
 

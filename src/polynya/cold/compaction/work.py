@@ -1,5 +1,5 @@
-"""The two steps of a pass on slices, without I/O: map the newest record of each key, and leave out the
-others."""
+"""The two steps of a pass on slices, without I/O: map the newest record of each key, and leave out
+the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _COLUMNS = "qqIIIIII"  # the types of the columns of a slice with gaps, in order
 
 
 class Piece(msgspec.Struct, array_like=True, frozen=True):
-    """An entry of the index, the stored bytes of its slice, and the rows of aborted transactions."""
+    """An entry of the index, the stored bytes of its slice, and the rows of aborted
+    transactions."""
 
     entry: ColdSlice
     data: bytes
@@ -45,8 +46,8 @@ class MapPiece(msgspec.Struct, array_like=True, frozen=True, tag=2):
 
 
 class RewriteBegin(msgspec.Struct, array_like=True, frozen=True, tag=3):
-    """The rules of the second step: tombstones and markers of aborts before these records go, and the
-    batch that ends at `last` stays. A slice has at most `bytes_max`."""
+    """The rules of the second step: tombstones and markers of aborts before these records go, and
+    the batch that ends at `last` stays. A slice has at most `bytes_max`."""
 
     tombstones: int
     markers: int
@@ -78,8 +79,8 @@ class Rewritten(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Answer(msgspec.Struct, array_like=True, frozen=True):
-    """The result of a step. Of a `MapPiece`: whether the map is full, and why some batches could not
-    be decoded. Of a `RewritePiece`: the slices that are complete."""
+    """The result of a step. Of a `MapPiece`: whether the map is full, and why some batches could
+    not be decoded. Of a `RewritePiece`: the slices that are complete."""
 
     is_full: bool = False
     damage: str = ""
@@ -335,8 +336,8 @@ class _Batches:
         )
 
     def slice(self) -> Slice:
-        """Return the slice of what was added. Raises CorruptData if it does not fit in the positions
-        of its source."""
+        """Return the slice of what was added. Raises CorruptData if it does not fit in the
+        positions of its source."""
         _fit(self._rows)
         columns = [
             memoryview(array(code, [row[at] for row in self._rows]))
@@ -381,8 +382,8 @@ def _parsed(piece: Piece) -> Slice:
 
 
 def _payload(found: Slice, number: int) -> memoryview:
-    places = found.stored_begins[1]
-    return found.payload[places[number] : places[number + 1]]
+    begins = found.stored_begins[1]
+    return found.payload[begins[number] : begins[number + 1]]
 
 
 def _first(piece: Piece, found: Slice, number: int) -> int:

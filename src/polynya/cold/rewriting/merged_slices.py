@@ -11,7 +11,7 @@ from collections.abc import (
 import msgspec
 
 from polynya.base.errors import CorruptData
-from polynya.cold.fetches import Place
+from polynya.cold.fetches import Location
 from polynya.cold.rewriting.merge_planner import (
     MergeRun,
 )
@@ -40,7 +40,7 @@ class MergeSource(msgspec.Struct, gc=False):
 
 def build_merged(
     sources: Sequence[MergeSource],
-    data: dict[Place, memoryview],
+    data: dict[Location, memoryview],
     key: str,
     now_ms: int,
     levels: Mapping[int, int],
@@ -53,7 +53,7 @@ def build_merged(
     """
     builder = PackBuilder()
     made: list[ColdSlice | None] = []
-    uses = Counter(_place_of(cold) for source in sources for cold in source.entries)
+    uses = Counter(_location_of(cold) for source in sources for cold in source.entries)
     for source in sources:
         run, head = source.run, source.entries[0]
         try:
@@ -100,31 +100,32 @@ def build_merged(
     return parts, made
 
 
-def _parsed(entries: Sequence[ColdSlice], data: Mapping[Place, memoryview]) -> list[Slice]:
+def _parsed(entries: Sequence[ColdSlice], data: Mapping[Location, memoryview]) -> list[Slice]:
     """Return the slices of these entries, or the parts of slices that they name. Raises KeyError,
     CorruptData."""
-    slices: dict[Place, Slice] = {}
+    slices: dict[Location, Slice] = {}
     for cold in entries:
-        place = _place_of(cold)
-        if place not in slices and not cold.is_inline:
-            slices[place] = parse_slice(bytes(data[place]), cold.crc)
+        location = _location_of(cold)
+        if location not in slices and not cold.is_inline:
+            slices[location] = parse_slice(bytes(data[location]), cold.crc)
     return [
-        slice_of(cold) if cold.is_inline else slices[_place_of(cold)].run(cold) for cold in entries
+        slice_of(cold) if cold.is_inline else slices[_location_of(cold)].run(cold)
+        for cold in entries
     ]
 
 
 def _drop(
-    entries: Sequence[ColdSlice], data: dict[Place, memoryview], uses: Counter[Place]
+    entries: Sequence[ColdSlice], data: dict[Location, memoryview], uses: Counter[Location]
 ) -> None:
     """Remove the data that no later entry needs. Parts of one slice may be in several runs."""
     for cold in entries:
-        place = _place_of(cold)
-        uses[place] -= 1
-        if not uses[place]:
-            data.pop(place, None)
+        location = _location_of(cold)
+        uses[location] -= 1
+        if not uses[location]:
+            data.pop(location, None)
 
 
-def _place_of(cold: ColdSlice) -> Place:
+def _location_of(cold: ColdSlice) -> Location:
     return cold.pack, cold.offset
 
 

@@ -25,7 +25,7 @@ import msgspec
 
 from polynya.base import limits
 from polynya.cold.compaction.in_hand import InHand
-from polynya.cold.fetches import Place
+from polynya.cold.fetches import Location
 from polynya.cold.groups import Groups, survey
 from polynya.cold.pager import Pager
 from polynya.cold.planner import SLICES_MAX
@@ -245,12 +245,12 @@ class Merger:
         self, group: int, machine: Machine, stream: Stream, chosen: Container[str], now_ms: int
     ) -> Iterator[tuple[MergeRun, list[str]]]:
         """Yield the runs of one stream whose slices are in chosen packs, and these packs."""
-        places, data = packs_of(stream), stream.cold
-        keys = [machine.packs.by_number.get(number, "") for number, _ in places]
+        locations, data = packs_of(stream), stream.cold
+        keys = [machine.packs.by_number.get(number, "") for number, _ in locations]
         if data is None or not any(key in chosen for key in keys):
             return
-        lengths = [length for _, length in places]
-        segments, _ = self._segments(stream, data, len(places), now_ms)
+        lengths = [length for _, length in locations]
+        segments, _ = self._segments(stream, data, len(locations), now_ms)
         for begin, end in runs_in(keys, lengths, segments, chosen, self._settings.slice_bytes_max):
             span, size = index.span(data, begin, end), sum(lengths[begin:end])
             yield MergeRun(group, stream.uid, *span, end - begin, size), keys[begin:end]
@@ -411,18 +411,18 @@ class Merger:
         named = (stream.name, stream.content_type) if begin == 0 else ("", "")
         return MergeSource(run, entries, *named, aborted_of(stream))
 
-    async def _read(self, sources: Sequence[MergeSource]) -> dict[Place, memoryview]:
+    async def _read(self, sources: Sequence[MergeSource]) -> dict[Location, memoryview]:
         """Return the stored bytes of all slices that exist. Raises StoreUnavailable."""
         named = (cold for source in sources for cold in source.entries if not cold.is_inline)
         requests = cut_requests([*named])
-        found: dict[Place, memoryview] = {}
+        found: dict[Location, memoryview] = {}
         for begin in range(0, len(requests), REQUESTS):
             await asyncio.gather(
                 *(self._fetch(request, found) for request in requests[begin : begin + REQUESTS])
             )
         return found
 
-    async def _fetch(self, request: Sequence[ColdSlice], found: dict[Place, memoryview]) -> None:
+    async def _fetch(self, request: Sequence[ColdSlice], found: dict[Location, memoryview]) -> None:
         begin, end = request[0].offset, request[-1].offset + request[-1].stored
         try:
             data = memoryview(await self._store.get_range(request[0].pack, begin, end - begin))

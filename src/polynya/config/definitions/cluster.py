@@ -67,7 +67,7 @@ CLUSTER = (
         "Otherwise, and when this is off, leaderships stay "
         "evenly spread over the nodes.",
     ),
-    setting.place(
+    setting.address(
         "cluster.listen",
         "",
         "The address of this node's peer port. Default: its `peer` in `cluster.nodes`.",

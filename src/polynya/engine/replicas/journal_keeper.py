@@ -36,8 +36,8 @@ class JournalKeeper:
         return await waiter
 
     async def copy_forward(self, group: int, batches: list[HotBatch]) -> bool:
-        """Write the batches again at the journal's end and move their places there. Return False,
-        and move nothing, if the disk is full."""
+        """Write the batches again at the journal's end and move their positions there. Return
+        False, and move nothing, if the disk is full."""
         waiter = self._writes.copy(group, batches)
         self._kick()
         return await waiter
@@ -54,7 +54,7 @@ class JournalKeeper:
     def snapshotted(
         self, number: int, index: int, size_and_identity: tuple[int, int], *, keep_from: int
     ) -> None:
-        """Compact the log after a snapshot at `index` is on disk. Entries from the place
+        """Compact the log after a snapshot at `index` is on disk. Entries from the position
         `keep_from` on stay for followers that lag."""
         member = self._replicas.members[number]
         snapshot = member.raft.snapshots.describe(index, *size_and_identity)
@@ -73,11 +73,11 @@ class JournalKeeper:
             )
 
     def floor_of(self, number: int, *, unapplied: bool = False) -> int:
-        """Return the lowest journal place that the group's log uses or will use. With `unapplied`,
-        only unapplied entries count; they may be old if no quorum has them yet."""
+        """Return the lowest journal position that the group's log uses or will use. With
+        `unapplied`, only unapplied entries count; they may be old if no quorum has them yet."""
         member, settled = self._replicas.members[number], self._journal.settled
-        place = member.place_of(member.group.applied_index + 1 if unapplied else member.first)
-        return settled if place is None else min(place, settled)
+        position = member.position_of(member.group.applied_index + 1 if unapplied else member.first)
+        return settled if position is None else min(position, settled)
 
     def install(self, member: Member, snapshot: Snapshot, machine: Machine) -> None:
         """Replace a group's state by a snapshot of another node; both are durable here."""

@@ -39,24 +39,26 @@ class ReplicaLifecycle:
                 raise Unavailable("the disk has no room for another replica; retrying later")
             core.replicas.add(group, RestoredMember(blank, promised))
 
-    async def drop(self, group: int, *, told_ms: int | None = None) -> None:
+    async def drop(self, group: int, *, reported_ms: int | None = None) -> None:
         """Remove the replica and its data; do nothing if there is none. The hard state is kept for
         a later replica of the group.
 
-        `told_ms` (this core's clock) is when a leader reported that this node is not a member.
+        `reported_ms` (this core's clock) is when a leader reported that this node is not a member.
         Raises Unavailable if the replica still believes that it is a member."""
         core = self._core
         async with self._busy, self._snapshotter.lock:  # blocks snapshot writes and installs
             if not core.replicas.has(group):
                 return
             raft = core.members[group].raft
-            if told_ms is None and any(
+            if reported_ms is None and any(
                 core.node in known.members for known in membership.possible(raft)
             ):
                 raise Unavailable(
                     f"this node is a member of group {group} according to its replica"
                 )
-            if told_ms is not None and (raft.role is Role.LEADER or raft.heard_ms >= told_ms):
+            if reported_ms is not None and (
+                raft.role is Role.LEADER or raft.heard_ms >= reported_ms
+            ):
                 # this node may have been added again
                 raise Unavailable(f"the leader of group {group} has sent messages since; retrying")
             written = core.replicas.remove(group)

@@ -213,14 +213,14 @@ class CatchUp:
             packed.file.close()
 
     async def _load(self, member: Member, load: EntryLoad) -> None:
-        places: list[int] = []
+        positions: list[int] = []
         for index in range(load.begin, min(load.end, load.begin + LOADED_MAX)):
-            place = member.place_of(index)
-            if place is None:
+            position = member.position_of(index)
+            if position is None:
                 break
-            places.append(place)
+            positions.append(position)
         try:
-            entries = await asyncio.to_thread(self._entries, places, load)
+            entries = await asyncio.to_thread(self._entries, positions, load)
         except (OSError, CorruptData) as fault:
             log.info("old entries are missing from the journal; sending a snapshot: %s", fault)
             entries = []
@@ -232,20 +232,20 @@ class CatchUp:
         member.raft.loaded(load.begin, entries, self._core.now_ms())
         self._core.kick()
 
-    def _entries(self, places: list[int], load: EntryLoad) -> list[Entry]:
+    def _entries(self, positions: list[int], load: EntryLoad) -> list[Entry]:
         entries: list[Entry] = []
         size = 0
-        for index, place in enumerate(places, load.begin):
-            found = self._core.journal.segments.read_entry(place)
+        for index, position in enumerate(positions, load.begin):
+            found = self._core.journal.segments.read_entry(position)
             if found.index != index:
                 raise CorruptData(
-                    f"journal place {place:#x} holds entry {found.index} instead of {index}"
+                    f"journal position {position:#x} holds entry {found.index} instead of {index}"
                 )
             size += len(found.payload)
             if entries and size > load.bytes_max:
                 break
             entries.append(
-                Entry(found.payload, found.kind, found.term, found.index, found.group, place)
+                Entry(found.payload, found.kind, found.term, found.index, found.group, position)
             )
         return entries
 

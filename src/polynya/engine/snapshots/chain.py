@@ -16,14 +16,14 @@ COUNT_BYTES = 4
 LINK_BYTES = 24
 _COUNT = Struct("<I")
 _LINK = Struct("<IIQQ")  # CRC of the body, 1 if it is a delta, its length, index of its base
-_HOT_BYTES = 12  # before each payload in a transfer: place, length
+_HOT_BYTES = 12  # before each payload in a transfer: position, length
 
 
 class SnapshotChain(msgspec.Struct):
     """The snapshot chain of one group, and values derived from it."""
 
     links: tuple[SnapshotLink, ...]
-    needed: int | None  # the lowest journal place that the chain refers to, or None
+    needed: int | None  # the lowest journal position that the chain refers to, or None
     hot_bytes: int  # of the payload sent with the chain
 
     @property

@@ -90,8 +90,8 @@ async def encode_since_copy(group: Group, since: SinceCopy) -> Delta:
         machine.kept.put_back(taken)
 
 
-async def lowest_place(machine: Machine, unapplied: int) -> int:
-    """Return a lower bound of the journal places that the machine's hot batches need when this
+async def lowest_position(machine: Machine, unapplied: int) -> int:
+    """Return a lower bound of the journal positions that the machine's hot batches need when this
     returns.
 
     `unapplied`: a lower bound of the entries that are applied meanwhile, which may be old in the
@@ -99,7 +99,7 @@ async def lowest_place(machine: Machine, unapplied: int) -> int:
     lowest, seen = unapplied, 0
     for stream in list(machine.directory.hot.values()):
         hot = stream.hot or ()
-        lowest = min(lowest, min([batch.place for batch in hot], default=lowest))
+        lowest = min(lowest, min([batch.position for batch in hot], default=lowest))
         seen += len(hot)
         if seen > BATCHES:
             seen = 0

@@ -14,7 +14,7 @@ import msgspec
 from polynya.base.errors import CorruptData
 from polynya.engine.replicated import ReplicatedEngine
 from polynya.engine.snapshots.chain import SnapshotChain, hot_bytes_of
-from polynya.engine.snapshots.encode import encode_delta, lowest_place
+from polynya.engine.snapshots.encode import encode_delta, lowest_position
 from polynya.engine.snapshots.merge_process import Job, due, fold_beside
 from polynya.engine.snapshots.transfer import payload_at
 from polynya.engine.standalone import StandaloneEngine
@@ -83,7 +83,7 @@ class Snapshotter:
         self._small_streams = SMALL_STREAMS
         self._written_at = core.journal.position
         self._chains = {} if chains is None else chains
-        self._floors: dict[int, int] = {}  # the lowest place that recovery of the group reads
+        self._floors: dict[int, int] = {}  # the lowest position that recovery of the group reads
         self._running = False
         self._wanted = False
         self._skips_left = 0
@@ -176,7 +176,7 @@ class Snapshotter:
         await asyncio.to_thread(self._core.journal.release, self._floor() >> 32)
 
     def _floor(self) -> int:
-        """Return the lowest place that any recovery reads. A group added during the round counts
+        """Return the lowest position that any recovery reads. A group added during the round counts
         from where its log begins."""
         came = [number for number in self._core.core_replicas.groups if number not in self._floors]
         floors = [
@@ -186,7 +186,7 @@ class Snapshotter:
         return min(floors, default=self._core.journal.position)
 
     async def _one(self, number: int, group: Group) -> None:
-        floor = self._core.applied_place if isinstance(self._core, StandaloneEngine) else 0
+        floor = self._core.applied_position if isinstance(self._core, StandaloneEngine) else 0
         chain = self._chains.get(number)
         machine = group.machine
         if chain is None or chain.index != group.applied_index or machine.changes or machine.kept:
@@ -206,15 +206,15 @@ class Snapshotter:
         self._floors[number] = floor if chain.needed is None else min(floor, chain.needed)
 
     def _unapplied_floor(self, number: int) -> int:
-        """Return a lower bound of the places of entries that are applied from now on."""
+        """Return a lower bound of the positions of entries that are applied from now on."""
         return (
-            self._core.applied_place
+            self._core.applied_position
             if isinstance(self._core, StandaloneEngine)
             else self._core.keeper.floor_of(number, unapplied=True)
         )
 
     async def _write(self, group: Group, *, whole: bool, unapplied: int) -> SnapshotChain:
-        """Write a snapshot. `unapplied` bounds the places of hot batches that are added
+        """Write a snapshot. `unapplied` bounds the positions of hot batches that are added
         meanwhile."""
         chain, number, machine, store = (
             self._chains.get(group.number),
@@ -228,7 +228,7 @@ class Snapshotter:
             if machine.directory.count <= self._small_streams and (
                 chain is None or chain.bytes <= SMALL_BYTES
             ):
-                lowest = machine.directory.needed_places()
+                lowest = machine.directory.needed_positions()
                 changes, index, term, body = (
                     machine.take_changes(),
                     group.applied_index,
@@ -237,7 +237,7 @@ class Snapshotter:
                 )
                 write = partial(store.write, number, term, index, body)
             else:
-                lowest = await lowest_place(machine, unapplied)
+                lowest = await lowest_position(machine, unapplied)
                 delta = await encode_delta(group, whole=whole)
                 before = () if whole or chain is None else chain.links
                 changes, base = delta.changes, before[-1].index if before else 0
@@ -309,7 +309,7 @@ class Snapshotter:
             lambda: [
                 (batch, uid)
                 for batch, uid in hot
-                if not is_readable(self._core.journal, batch.place, uid)
+                if not is_readable(self._core.journal, batch.position, uid)
             ]
         )
         # a copy of a corrupt batch would look intact
@@ -340,7 +340,7 @@ class Snapshotter:
             deep = (
                 []
                 if stream.uid in self._faulted
-                else [batch for batch in hot if batch.place >> 32 < below and is_intact(batch)]
+                else [batch for batch in hot if batch.position >> 32 < below and is_intact(batch)]
             )
             if deep:
                 machine.changes.streams.add(stream.uid)
@@ -360,10 +360,10 @@ class Snapshotter:
         return 0
 
 
-def is_readable(journal: Journal, place: int, uid: int) -> bool:
-    """Return True if the stream's hot batch can be read at the place."""
+def is_readable(journal: Journal, position: int, uid: int) -> bool:
+    """Return True if the stream's hot batch can be read at the position."""
     try:
-        payload_at(journal, place, uid)
+        payload_at(journal, position, uid)
     except CorruptData:
         return False
     except OSError as fault:

@@ -30,7 +30,7 @@ from polynya.wal.snapshots import SnapshotLink, SnapshotStore
 
 PIECE_BYTES = 1 << 20
 _BODY = Struct("<Q")  # length
-_HOT = Struct("<QI")  # place in the sender's journal, length
+_HOT = Struct("<QI")  # position in the sender's journal, length
 
 
 def pack_transfer(
@@ -50,12 +50,12 @@ def pack_transfer(
     payload_of = PayloadReader(journal)
     for stream in decode_image(_merged(into, len(transfer_head(links)), links)).streams:
         for batch in reversed(stream.hot or ()):
-            payload = payload_of(batch.place, stream.uid)
-            into.append(_HOT.pack(batch.place, len(payload)), payload)
+            payload = payload_of(batch.position, stream.uid)
+            into.append(_HOT.pack(batch.position, len(payload)), payload)
 
 
 def unpack_transfer(data: Scratch, identity: int) -> Machine:
-    """Return the machine with all its payload; its places are the sender's. Runs in a thread.
+    """Return the machine with all its payload; its positions are the sender's. Runs in a thread.
 
     Raises CorruptData or OSError."""
     try:
@@ -91,16 +91,16 @@ def _of_the_first_clusters(data: Scratch, identity: int) -> Machine | None:
         return None
     payloads: dict[int, tuple[int, int]] = {}
     while at < data.size:
-        place, size = _HOT.unpack(data.read(at, _HOT.size))
-        payloads[place] = at + _HOT.size, size
+        position, size = _HOT.unpack(data.read(at, _HOT.size))
+        payloads[position] = at + _HOT.size, size
         at += _HOT.size + size
 
-    def read_payload(place: int, uid: int) -> bytes:
-        if place not in payloads:
+    def read_payload(position: int, uid: int) -> bytes:
+        if position not in payloads:
             raise CorruptData(
-                f"a received snapshot has no payload for place {place:#x} of stream {uid}"
+                f"a received snapshot has no payload for position {position:#x} of stream {uid}"
             )
-        return data.read(*payloads[place])
+        return data.read(*payloads[position])
 
     return machine_from(body, read_payload)
 
@@ -111,11 +111,11 @@ class _Payloads:
     def __init__(self, data: Scratch, at: int) -> None:
         self._data, self._at = data, at
 
-    def __call__(self, place: int, uid: int) -> bytes:
+    def __call__(self, position: int, uid: int) -> bytes:
         found, length = _HOT.unpack(self._data.read(self._at, _HOT.size))
-        if found != place:
+        if found != position:
             raise CorruptData(
-                f"a received snapshot has no payload for place {place:#x} of stream {uid}"
+                f"a received snapshot has no payload for position {position:#x} of stream {uid}"
             )
         payload = self._data.read(self._at + _HOT.size, length)
         self._at += _HOT.size + length
@@ -141,38 +141,38 @@ class PayloadReader:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._entry: JournalEntry | None = None
-        self._end = 0  # place behind the last command of the entry
+        self._end = 0  # position behind the last command of the entry
 
-    def __call__(self, place: int, uid: int) -> bytes:
-        """Return the payload of the hot batch at a place. Raises CorruptData."""
-        if self._entry is None or not self._entry.place <= place < self._end:
-            self._entry = _entry_at(self._journal, place)
-            self._end = self._entry.place + count_of(self._entry.payload)
-        return _batch_in(self._entry, place, uid).payload
-
-
-def payload_at(journal: Journal, place: int, uid: int) -> bytes:
-    """Return the payload of the hot batch at a place. Raises CorruptData."""
-    return batch_at(journal, place, uid).payload
+    def __call__(self, position: int, uid: int) -> bytes:
+        """Return the payload of the hot batch at a position. Raises CorruptData."""
+        if self._entry is None or not self._entry.position <= position < self._end:
+            self._entry = _entry_at(self._journal, position)
+            self._end = self._entry.position + count_of(self._entry.payload)
+        return _batch_in(self._entry, position, uid).payload
 
 
-def batch_at(journal: Journal, place: int, uid: int) -> Batch:
-    """Return the batch of the entry, or bundled command, at a place. Raises CorruptData."""
-    return _batch_in(_entry_at(journal, place), place, uid)
+def payload_at(journal: Journal, position: int, uid: int) -> bytes:
+    """Return the payload of the hot batch at a position. Raises CorruptData."""
+    return batch_at(journal, position, uid).payload
 
 
-def _entry_at(journal: Journal, place: int) -> JournalEntry:
-    return journal.segments.read_entry(place, within=BUNDLE_COMMANDS_MAX)
+def batch_at(journal: Journal, position: int, uid: int) -> Batch:
+    """Return the batch of the entry, or bundled command, at a position. Raises CorruptData."""
+    return _batch_in(_entry_at(journal, position), position, uid)
 
 
-def _batch_in(entry: JournalEntry, place: int, uid: int) -> Batch:
-    command = decode_part(entry.payload, place - entry.place)
+def _entry_at(journal: Journal, position: int) -> JournalEntry:
+    return journal.segments.read_entry(position, within=BUNDLE_COMMANDS_MAX)
+
+
+def _batch_in(entry: JournalEntry, position: int, uid: int) -> Batch:
+    command = decode_part(entry.payload, position - entry.position)
     if isinstance(command, TxnMarkers | TxnSettle):
         return command.marker()
     batch = command.batch if isinstance(command, Append | Create | Produce) else None
     if not isinstance(batch, Batch):
         raise CorruptData(
-            f"journal place {place:#x} holds no batch, but a snapshot refers to it for the stream "
+            f"journal position {position:#x} holds no batch, but a snapshot refers to it for the stream "
             f"{uid}"
         )
     return batch

@@ -19,7 +19,7 @@ from polynya.front.http.protocol.responses import NO_STORE
 from polynya.front.http.routes.conditions import refuse_conditions
 from polynya.front.http.routes.pages import allowed_bytes, page_headers, send_parts
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
-from polynya.front.http.snapshots.asked import facts, mark_at, parse_place
+from polynya.front.http.snapshots.asked import facts, mark_at, parse_offset
 from polynya.front.http.snapshots.show import answer_snapshot, shown
 from polynya.local.api import OWN_ENCODING, Page, Position, ReadQuery, Refusal, Span, StreamInfo
 from polynya.stream.features.marks.held import is_readable
@@ -42,7 +42,7 @@ def show_immutable(exchange: Exchange) -> None:
     elif len(segments) == 3 and segments[1] == CHUNK:
         exchange.spawn(_chunk(exchange, segments[0], _begin_of(segments[2])), waits=True)
     elif len(segments) == 3 and segments[1] == SNAPSHOT:
-        exchange.spawn(_snapshot(exchange, segments[0], parse_place(segments[2])), waits=True)
+        exchange.spawn(_snapshot(exchange, segments[0], parse_offset(segments[2])), waits=True)
     else:
         raise Failure(
             "NO_ROUTE",
@@ -122,8 +122,8 @@ async def _chunk(exchange: Exchange, version: str, begin: int) -> None:
     end = begin + CHUNK_BYTES
     if info.first_byte > begin:
         at = Refusal(Code.TRIMMED, info.first_record, info.first_byte)
-        place = ("Stream-Retained-Offset", format_token(info.first_record, info.first_byte))
-        raise Failure("TRIMMED", trimmed_message(at), (place,))
+        header = ("Stream-Retained-Offset", format_token(info.first_record, info.first_byte))
+        raise Failure("TRIMMED", trimmed_message(at), (header,))
     if info.byte < end or not info.known:
         raise Failure(
             "NOT_COMPLETE",

@@ -21,7 +21,7 @@ from polynya.front.kafka.brokers import zone_tag
 from polynya.front.kafka.call import Call
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
 from polynya.front.kafka.fetch_sessions.session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession
-from polynya.front.kafka.leaders import epoch_error_of, follower_of, racks_of, tell_of_fetch
+from polynya.front.kafka.leaders import add_leaders_to_fetch, epoch_error_of, follower_of, racks_of
 from polynya.front.kafka.repeated_fetches import RepeatedFetch, Waiting
 from polynya.front.kafka.tails import ParkedFetch, Tail
 from polynya.front.kafka.topics.catalog import OpenTopic
@@ -72,7 +72,7 @@ class _Wanted:
         high, stable = self.answer.high_watermark, self.answer.last_stable_offset
         return not tail.is_live or tail.high > high or tail.stable > stable
 
-    def place(self, info: StreamInfo) -> None:
+    def note_ends(self, info: StreamInfo) -> None:
         """Take over the ends of the partition; there may be nothing to read."""
         self.is_read, self.is_beyond = True, False
         answer = self.answer
@@ -80,7 +80,7 @@ class _Wanted:
         answer.last_stable_offset, answer.log_start_offset = info.record, info.first_record
 
     def fill(self, page: Page, leader_epoch: int, *, is_committed: bool) -> None:
-        self.place(page.info)
+        self.note_ends(page.info)
         pieces: list[Bytes] = []
         self.size = 0
         for span in page.spans:
@@ -277,7 +277,7 @@ class _Reading:
         while late:
             left = self._bytes_max - self._size
             if left <= 0 and self._size:
-                await asyncio.gather(*map(self._place, late))
+                await asyncio.gather(*map(self._update_ends, late))
                 break
             some = late[: max(1, left // MIB)]  # each may exceed its share by a batch
             del late[: len(some)]
@@ -293,7 +293,7 @@ class _Reading:
         is_full = left <= 0 and self._size > 0
         info = None if each.has_more and not is_full else each.stream.info_nowait()
         if isinstance(info, StreamInfo):
-            each.place(info)
+            each.note_ends(info)
             ends = each.answer
             each.is_beyond = offset > ends.high_watermark
             end = ends.high_watermark if self._uncommitted else ends.last_stable_offset
@@ -327,7 +327,7 @@ class _Reading:
         except PolynyaError as fault:
             self._give_up(each, error_of_fault(fault))
 
-    async def _place(self, each: _Wanted) -> None:
+    async def _update_ends(self, each: _Wanted) -> None:
         """Give the ends of a partition that is not read, as the answer is full."""
         try:
             info = await each.stream.info()
@@ -335,7 +335,7 @@ class _Reading:
             self._give_up(each, error_of_fault(fault))
             return
         if isinstance(info, StreamInfo):
-            each.place(info)
+            each.note_ends(info)
         else:
             self._give_up(each, error_of(info.code))
 
@@ -375,7 +375,7 @@ class _Reading:
         if zone := self._request.rack_id or zone_tag(call.header.client_id):
             call.context.clients.send(zone, self._size)
         if self._is_answered:
-            tell_of_fetch(call, self._response)
+            add_leaders_to_fetch(call, self._response)
         elif not (self._size or self._request.rack_id):
             return self._response, self._waiting()
         return self._response, []
@@ -449,7 +449,7 @@ class _Reading:
         elif each.asked.fetch_offset > info.high_watermark:
             self._give_up(each, Error.OFFSET_OUT_OF_RANGE)
         else:
-            each.place(info)
+            each.note_ends(info)
 
 
 # --- records that HTTP wrote ---------------------------------------------------------------------

@@ -56,7 +56,7 @@ def is_elsewhere_led(brokers: Brokers, group: int) -> bool:
     return brokers.leader_of(group) != brokers.own
 
 
-def tell_of_produce(call: Call, response: produce_message.ProduceResponse) -> None:
+def add_leaders_to_produce(call: Call, response: produce_message.ProduceResponse) -> None:
     """Name the leaders of the partitions that another broker leads."""
     by_id, leaders = call.version >= _PRODUCE_BY_ID_SINCE, set[int]()
     for topic in response.responses:
@@ -69,7 +69,7 @@ def tell_of_produce(call: Call, response: produce_message.ProduceResponse) -> No
     response.node_endpoints = _endpoints(call.context, leaders, produce_message.NodeEndpoint)
 
 
-def tell_of_fetch(call: Call, response: fetch_message.FetchResponse) -> None:
+def add_leaders_to_fetch(call: Call, response: fetch_message.FetchResponse) -> None:
     """Name the leaders of the partitions that another broker leads."""
     by_id, leaders = call.version >= _FETCH_BY_ID_SINCE, set[int]()
     for topic in response.responses:

@@ -13,7 +13,7 @@ from polynya.front.kafka.batch_checks import AT_ONCE_BYTES, SentBatch, check_all
 from polynya.front.kafka.brokers import sent_away, zone_tag
 from polynya.front.kafka.call import Call, count, in_thread
 from polynya.front.kafka.errors import Error, error_of, error_of_fault
-from polynya.front.kafka.leaders import is_elsewhere_led, tell_of_produce
+from polynya.front.kafka.leaders import add_leaders_to_produce, is_elsewhere_led
 from polynya.front.kafka.topics.catalog import OpenTopic
 from polynya.front.kafka.transactions.known import Key, KnownTransaction
 from polynya.front.kafka.transactions.numbers import known_now, number_of_streams
@@ -295,8 +295,8 @@ class _Produce:
         self._done(command, sent.answer, is_pipelined, outcome)
 
     async def _ask_soon(self, group: int, producer: int, number: int) -> None:
-        """Let the stream's leader ask for an earlier transaction that is in the way: it is one whose
-        end was lost. The client repeats the batch."""
+        """Let the stream's leader ask for an earlier transaction that is in the way: it is one
+        whose end was lost. The client repeats the batch."""
         with contextlib.suppress(PolynyaError):
             await self._call.context.transaction_parts.jobs.ask_soon(group, producer, number)
 
@@ -324,9 +324,10 @@ class _Produce:
         self._finished_one()
 
     async def propose_in_slices(self) -> None:
-        """Propose them with turns for other connections between slices. A client that has closed the
-        connection meanwhile sends the batches again on another one, and those without a producer
-        would be stored twice. One that wants no answers closes without waiting for them."""
+        """Propose them with turns for other connections between slices. A client that has closed
+        the connection meanwhile sends the batches again on another one, and those without a
+        producer would be stored twice. One that wants no answers closes without waiting for
+        them."""
         waiting, self._waiting = self._waiting, []
         wants_answers = self._request.acks != 0
         for number, batch in enumerate(waiting):
@@ -440,7 +441,7 @@ class _Produce:
             self._answer_nothing()
         else:
             if self._is_misled:
-                tell_of_produce(self._call, self._response)
+                add_leaders_to_produce(self._call, self._response)
             if self._call.worked < KAFKA_ELEMENTS_PER_TURN:
                 self._call.send(self._call.encoded(self._response))
             else:

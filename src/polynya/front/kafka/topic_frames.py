@@ -1,5 +1,5 @@
-"""Topics as Metadata describes them, and all of them as cached bytes, per version of the message and
-zone of the clients.
+"""Topics as Metadata describes them, and all of them as cached bytes, per version of the message
+and zone of the clients.
 
 Each topic is encoded once for its last change and the brokers of that time. A change of one topic
 costs its own encoding and a join. The partitions of a Raft group have the same brokers, so what
@@ -58,10 +58,10 @@ def topic_of(brokers: Brokers, topic: Topic, groups: int, zone: str) -> Metadata
     described, diskless = named(topic), is_diskless(topic)
     for number, group in enumerate(topic.groups(groups)):
         if diskless:
-            place = brokers_of_diskless(brokers, topic.stream(number), group, zone)
+            partition_brokers = brokers_of_diskless(brokers, topic.stream(number), group, zone)
         else:
-            place = brokers_of_group(brokers, group)
-        described.partitions.append(partition_of(number, place))
+            partition_brokers = brokers_of_group(brokers, group)
+        described.partitions.append(partition_of(number, partition_brokers))
     return described
 
 
@@ -72,10 +72,15 @@ def named(topic: Topic) -> MetadataResponseTopic:
     )
 
 
-def partition_of(number: int, place: PartitionBrokers) -> MetadataResponsePartition:
+def partition_of(number: int, partition_brokers: PartitionBrokers) -> MetadataResponsePartition:
     """Describe a partition."""
     return MetadataResponsePartition(
-        Error.NONE, number, place.leader, place.epoch, place.replicas, place.in_sync
+        Error.NONE,
+        number,
+        partition_brokers.leader,
+        partition_brokers.epoch,
+        partition_brokers.replicas,
+        partition_brokers.in_sync,
     )
 
 
@@ -111,21 +116,23 @@ class _Frame:
 
     async def body(self) -> bytes:
         async with self._lock:
-            places = [
+            group_brokers = [
                 brokers_of_group(self._brokers, group) for group in range(1, self._groups + 1)
             ]
             owners = self._brokers.owners(self._zone) + self._brokers.owners("")
-            now = (self._topics.version, tuple(self._brokers.all()), places, owners)
+            now = (self._topics.version, tuple(self._brokers.all()), group_brokers, owners)
             if self._known != now:
                 if self._known is None or self._known[1:] != now[1:]:
                     self._encoded = {}
-                self._body = await self._encode(places)
+                self._body = await self._encode(group_brokers)
                 self._known = now
             return self._body
 
-    async def _encode(self, places: list[PartitionBrokers]) -> bytes:
+    async def _encode(self, group_brokers: list[PartitionBrokers]) -> bytes:
         before, self._encoded, encoded = self._encoded, {}, 0
-        brokers = [_brokers_of(place, self._version) for place in places]
+        brokers = [
+            _brokers_of(partition_brokers, self._version) for partition_brokers in group_brokers
+        ]
         for topic in tuple(self._topics.names.values()):
             if topic.state == TopicState.DROPPED:
                 continue
@@ -170,9 +177,9 @@ class _Frame:
         return b"".join([empty[: end - (1 if is_flexible else 4)], *count, *entries, empty[end:]])
 
 
-def _brokers_of(place: PartitionBrokers, version: int) -> bytes:
+def _brokers_of(partition_brokers: PartitionBrokers, version: int) -> bytes:
     """Encode the brokers of a partition, the fields after its number."""
     pieces: list[Bytes] = []
-    it = partition_of(0, place)
+    it = partition_of(0, partition_brokers)
     message.write_metadata_response_partition(pieces.append, it, version)
     return b"".join(pieces)[_NUMBER.size :]

@@ -95,15 +95,15 @@ def _decimal(value: Any, precision: int, scale: int) -> Decimal:
     return Decimal(unscaled).scaleb(-scale, _EXACT)
 
 
-def _epoch(value: Any, places: int) -> int:
-    micros = _unscaled(value, places, "a time has whole microseconds")
+def _epoch(value: Any, digits_after: int) -> int:
+    micros = _unscaled(value, digits_after, "a time has whole microseconds")
     if not types.TIME_MIN <= micros <= types.TIME_MAX:
         raise Unfit("the time is not in the years 0001 to 9999")
     return micros
 
 
-def _unscaled(value: Any, places: int, otherwise: str) -> int:
-    """Return a number times 10 to `places`, if that is an integer."""
+def _unscaled(value: Any, digits_after: int, otherwise: str) -> int:
+    """Return a number times 10 to `digits_after`, if that is an integer."""
     number = _number(value).as_tuple()
     digits, exponent = "".join(map(str, number.digits)), number.exponent
     if not isinstance(exponent, int):
@@ -111,7 +111,7 @@ def _unscaled(value: Any, places: int, otherwise: str) -> int:
     significant = digits.rstrip("0")
     if not significant:
         return 0
-    zeros = exponent + len(digits) - len(significant) + places
+    zeros = exponent + len(digits) - len(significant) + digits_after
     if zeros < 0:
         raise Unfit(otherwise)
     if len(significant.lstrip("0")) + zeros > 2 * types.DECIMAL_DIGITS:
@@ -208,7 +208,8 @@ _PARSED = {
 
 
 def converted(kind: str, array: pa.Array, redo: Mask) -> pa.Array:
-    """Return a parsed field's array as that of its column. Sets `redo` where a value may not fit."""
+    """Return a parsed field's array as that of its column. Sets `redo` where a value may not
+    fit."""
     if (digits := types.digits_of(kind)) is not None:
         most = Decimal(10 ** digits[0] - 1).scaleb(-digits[1], _EXACT)
         low, high = (pa.scalar(each, array.type) for each in (most.copy_negate(), most))

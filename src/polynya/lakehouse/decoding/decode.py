@@ -106,8 +106,8 @@ def _half_pairs(text: Bytes, ends: Positions) -> npt.NDArray[np.bool_]:
     found = np.zeros(len(ends), np.bool_)
     data = text.tobytes()
     if b"\\ud" in data or b"\\uD" in data:
-        places = [match.start() for match in _HALF_PAIR.finditer(data)]
-        found[np.searchsorted(ends, places, side="right")] = True
+        positions = [match.start() for match in _HALF_PAIR.finditer(data)]
+        found[np.searchsorted(ends, positions, side="right")] = True
     return found
 
 
@@ -292,7 +292,7 @@ class _Join:
         return Decoded(arrays, self._problems, wishes)
 
     def _mixed(self, arrays: list[pa.Array], parsed: Positions, slow: Positions) -> list[pa.Array]:
-        placed = [self._place(int(row)) for row in slow]
+        placed = [self._position(int(row)) for row in slow]
         order = np.zeros(len(self._ends), np.int64)
         order[parsed] = np.arange(len(parsed))
         order[slow] = len(parsed) + np.arange(len(slow))
@@ -307,7 +307,7 @@ class _Join:
         record = self._data[self._starts[row] : self._ends[row] - 1].tobytes()
         return rows.parse(record, exact=self._exact)
 
-    def _place(self, row: int) -> dict[str, Any]:
+    def _position(self, row: int) -> dict[str, Any]:
         value, problem = self._value(row)
         if problem is None and not isinstance(value, dict):
             problem = rows.Problem(
@@ -320,7 +320,7 @@ class _Join:
             observe(self._seen, value)
         problems: list[rows.Problem] = []
         strict = not (self._schema.discover or self._schema.full)
-        placed = rows.place(self._schema.columns, value, problems, unknown_is_problem=strict)
+        placed = rows.by_column(self._schema.columns, value, problems, unknown_is_problem=strict)
         if problems:
             self._problems[row] = problems
         return placed

@@ -51,10 +51,10 @@ def _parsed(
 
 def _spread(decoded: Decoded, chosen: Any) -> Decoded:
     """Return what was decoded of the chosen records as rows of all records."""
-    places = np.flatnonzero(chosen)
+    positions = np.flatnonzero(chosen)
     indices = pa.array(np.cumsum(chosen) - 1, mask=~chosen)
     arrays = [array.take(indices) for array in decoded.arrays]
-    problems = {int(places[row]): found for row, found in decoded.problems.items()}
+    problems = {int(positions[row]): found for row, found in decoded.problems.items()}
     return Decoded(arrays, problems, decoded.wishes)
 
 

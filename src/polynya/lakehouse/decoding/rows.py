@@ -64,7 +64,7 @@ def parse(record: bytes, *, exact: bool = False) -> tuple[Any, Problem | None]:
         return None, Problem(NOT_JSON, "", f"the record is not JSON: {fault}"[:300])
 
 
-def place(
+def by_column(
     columns: Sequence[Column],
     value: dict[str, Any],
     problems: list[Problem],
@@ -86,8 +86,8 @@ def place(
         if there is None:
             if not is_text(field):
                 if is_typed(inner, depth):
-                    told = "the field's name has half of a surrogate pair"
-                    problems.append(Problem(BAD_TEXT, _escaped(here), told))
+                    reason = "the field's name has half of a surrogate pair"
+                    problems.append(Problem(BAD_TEXT, _escaped(here), reason))
             elif unknown_is_problem and is_typed(inner, depth):
                 problems.append(Problem(UNKNOWN, here, "the field has no column in this job"))
         elif field in doubled:
@@ -247,7 +247,7 @@ def _place(
             return _place_map(there[types.MAP], value, problems, unknown_is_problem, where)
         if types.STRUCT in there:
             column = there[types.STRUCT]
-            return column, place(
+            return column, by_column(
                 column.children,
                 value,
                 problems,

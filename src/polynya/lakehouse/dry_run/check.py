@@ -1,4 +1,5 @@
-"""Decode existing records as the next job of a table would, and count what fits (docs/design/table-check.md)."""
+"""Decode existing records as the next job of a table would, and count what fits
+(docs/design/table-check.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 from polynya.base.payloads import fields_of
 from polynya.lakehouse.decoding.decode import Decoded, Schema, sample_values
 from polynya.lakehouse.decoding.kinds import typed
-from polynya.lakehouse.dry_run.proposals import Fields, told
+from polynya.lakehouse.dry_run.proposals import Fields, options_of
 from polynya.lakehouse.jobs.plan import JobPlan, Range, TableRef, claimed, span_of, store_settings
 from polynya.lakehouse.jobs.prepare import Fixed, fix_schema, widened
 from polynya.lakehouse.jobs.results import load_result
@@ -56,7 +57,8 @@ class Problem(msgspec.Struct):
 
 
 class ColumnCheck(msgspec.Struct):
-    """A column of the table: the values that fit it, and those that its field's columns cannot have."""
+    """A column of the table: the values that fit it, and those that its field's columns cannot
+    have."""
 
     column: str
     type: str
@@ -187,12 +189,12 @@ class _Run:
         for column, array in zip(self._columns, decoded.arrays, strict=True):
             for path, values in _leaves(column, array, ""):
                 self._values[path] = self._values.get(path, 0) + values
-        places = [
+        positions = [
             (part.part.stream, int(offset)) for part in block.parts for offset in part.offsets
         ]
         for row, found in decoded.problems.items():
             for each in found:
-                self._note(*places[row], each.field, each.reason, each.message)
+                self._note(*positions[row], each.field, each.reason, each.message)
 
     def _note(self, stream: str, offset: int, field: str, reason: str, message: str) -> None:
         key = field, reason
@@ -223,7 +225,7 @@ class _Run:
             self._dead,
             columns,
             sorted(self._problems.values(), key=lambda each: -each.records),
-            told(self._fields.proposed(), declared),
+            options_of(self._fields.proposed(), declared),
             unreadable=sorted({str(each) for each in self._unreadable})[:EXAMPLES],
         )
 

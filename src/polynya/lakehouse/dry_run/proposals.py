@@ -118,9 +118,9 @@ def _all_fit(kind: str, values: list[Any]) -> bool:
     return True
 
 
-def told(proposals: Mapping[str, str], declared: Mapping[str, str]) -> dict[str, str]:
-    """Return proposals as options of a creation: elements of arrays as lists, without those that are
-    declared so already, and fields that no declaration can name."""
+def options_of(proposals: Mapping[str, str], declared: Mapping[str, str]) -> dict[str, str]:
+    """Return proposals as options of a creation: elements of arrays as lists, without those that
+    are declared so already, and fields that no declaration can name."""
     found = {}
     for path, kind in proposals.items():
         field, inner = path, kind

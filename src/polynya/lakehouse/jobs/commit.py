@@ -14,7 +14,7 @@ from polynya.base.errors import CorruptData, PolynyaError
 from polynya.lakehouse.formats import delta
 from polynya.lakehouse.formats.iceberg import StagingCatalog, TableShape, stage
 from polynya.lakehouse.formats.snapshots import Keeping
-from polynya.lakehouse.jobs.culprits import culprits, told
+from polynya.lakehouse.jobs.culprits import culprits, describe
 from polynya.lakehouse.jobs.plan import Job, JobPlan, Range, TableRef, check_plan
 from polynya.lakehouse.jobs.plan_objects import run_plan
 from polynya.lakehouse.jobs.prepare import Fixed, fix_schema, make_job, widened
@@ -42,7 +42,7 @@ from polynya.lakehouse.schema.columns import paths, renamed
 from polynya.lakehouse.server.coordinator import Coordinator
 from polynya.wire.tables import CommitRequest, FailedRange
 
-DECIDED_TOLD = 20  # new columns that a step names
+DECIDED_SHOWN = 20  # new columns that a step names
 UNCOVERED_MAX = 100  # fields without a column that are named
 ROUNDS_MAX = 3  # a job is rerun with a wider schema at most twice
 
@@ -68,11 +68,11 @@ class RangesFailed(PolynyaError):
     plan."""
 
     def __init__(self, ranges: list[FailedRange]) -> None:
-        super().__init__("; ".join(map(told_failure, ranges)))
+        super().__init__("; ".join(map(failure_text, ranges)))
         self.ranges = ranges
 
 
-def told_failure(failed: FailedRange) -> str:
+def failure_text(failed: FailedRange) -> str:
     """Return a failed range in words: stream, records, object, offset and reason."""
     last = failed.record + failed.records - 1
     records = f"record {last}" if failed.records == 1 else f"records {failed.record} to {last}"
@@ -154,8 +154,8 @@ def run_job(
 
 def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> None:
     """Bring both Delta logs up to the table's last committed job."""
-    place = blobs.uri(table.location)
-    if not table.result or _complete.get(place) == table.result:
+    root = blobs.uri(table.location)
+    if not table.result or _complete.get(root) == table.result:
         return
     last = load_result(blobs, table.result)
     for name in PARTS:
@@ -173,7 +173,7 @@ def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> N
             )
         if progress:
             progress(f"delta-{name}", f"job {last.job} is in Delta ({name})")
-    _complete[place] = table.result
+    _complete[root] = table.result
 
 
 def _produce(
@@ -249,7 +249,7 @@ def _rewritten(
     try:
         key = rewrite(plan, runner, blobs, progress)
     except Exception as fault:
-        coordinator.abandon(plan.table.name, plan.table.uid, plan.job, told(fault), failed=True)
+        coordinator.abandon(plan.table.name, plan.table.uid, plan.job, describe(fault), failed=True)
         raise
     if not key:
         coordinator.abandon(plan.table.name, plan.table.uid, plan.job, "nothing is to do")
@@ -259,8 +259,8 @@ def _rewritten(
 def _decisions(fixed: Fixed) -> str:
     """Return the new columns in words: their types, and how many of the sampled values have
     them."""
-    told, more = fixed.decided[:DECIDED_TOLD], len(fixed.decided) - DECIDED_TOLD
-    return f"new, with their share of the sampled values: {', '.join(told)}" + (
+    shown, more = fixed.decided[:DECIDED_SHOWN], len(fixed.decided) - DECIDED_SHOWN
+    return f"new, with their share of the sampled values: {', '.join(shown)}" + (
         f", and {more:,} more" if more > 0 else ""
     )
 

@@ -56,14 +56,14 @@ def culprits(ranges: Sequence[Range], step: Callable[[Sequence[Range]], None]) -
             raise
         except Exception as fault:
             if len(some) == 1:
-                found.append(Unreadable(some[0], told(fault)))
+                found.append(Unreadable(some[0], describe(fault)))
             else:
                 half = len(some) // 2
                 pending += [some[half:], some[:half]]
     return found
 
 
-def told(fault: Exception) -> str:
+def describe(fault: Exception) -> str:
     """Return a fault in words, for the reason of a range or a table."""
     return (str(fault) if isinstance(fault, PolynyaError) else f"{type(fault).__name__}: {fault}")[
         :300

@@ -1,8 +1,8 @@
-"""Jobs of derived tables: rows of streams, or of another table, go through the user's transform into
-the table.
+"""Jobs of derived tables: rows of streams, or of another table, go through the user's transform
+into the table.
 
 A derived table claims no records. Its result object says up to which record of each stream its rows
-were derived, so the job's commit moves rows and places at once.
+were derived, so the job's commit moves rows and positions at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from polynya.lakehouse.jobs.results import (
 )
 from polynya.lakehouse.jobs.stateful.faults import TransformFailed
 from polynya.lakehouse.jobs.stateful.from_table import Input, Taken, replaced, source_rows
-from polynya.lakehouse.jobs.stateful.keyed import asked_of, folded, told, widened
+from polynya.lakehouse.jobs.stateful.keyed import asked_of, folded, keyed_summary, widened
 from polynya.lakehouse.payloads.registry import Writers
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.schema import types
@@ -48,7 +48,8 @@ JOB_BYTES = 1 << 30  # payload of one job; the next one takes the rest
 
 
 def derivation(coordinator: Coordinator) -> Rewrite:
-    """Return the function that derives the next rows of a table; it returns "" if there are none."""
+    """Return the function that derives the next rows of a table; it returns "" if there are
+    none."""
 
     def derive(plan: JobPlan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
         began = time.monotonic()
@@ -70,15 +71,15 @@ def derivation(coordinator: Coordinator) -> Rewrite:
 
         def shaped(schema: pa.Schema) -> tuple[Job, str]:
             made = _output_job(blobs, plan, job, widened(schema, asked.transform, previous))
-            place = plan_key(plan, 1)
-            store_plan(blobs, made, place)
-            return made, place
+            path = plan_key(plan, 1)
+            store_plan(blobs, made, path)
+            return made, path
 
         done = runner.derive(job, key, asked, shaped)
         result = _result(plan, done, previous)
         if asked.transform.key:
             result = folded(result, done, asked.transform, previous)
-        said = told(result, previous)
+        said = keyed_summary(result, previous)
         if found.whole:
             result = replaced(blobs, plan, result)
             said = (
@@ -131,8 +132,8 @@ def _result(plan: JobPlan, done: Derived, previous: Result | None) -> Result:
 
 
 def storable(schema: pa.Schema) -> pa.Schema:
-    """Return the types in which rows of this schema are stored. Raises TransformFailed for a column that
-    has none, and for a name that two columns have."""
+    """Return the types in which rows of this schema are stored. Raises TransformFailed for a column
+    that has none, and for a name that two columns have."""
     fields, names = [], set[str]()
     for field in schema:
         if field.name.casefold() in types.READERS_COLUMNS:
@@ -179,10 +180,10 @@ def _stored(kind: pa.DataType) -> pa.DataType | None:
 
 def _output_job(blobs: Blobs, plan: JobPlan, job: Job, schema: pa.Schema) -> Job:
     """Return the job that writes the transform's rows."""
-    catalog, place = StagingCatalog(blobs), blobs.uri(plan.table.location)
-    main = with_field_ids(catalog, plan.table.iceberg, f"{place}/main", storable(schema))
+    catalog, path = StagingCatalog(blobs), blobs.uri(plan.table.location)
+    main = with_field_ids(catalog, plan.table.iceberg, f"{path}/main", storable(schema))
     dlq = pa.schema(list(DLQ_TYPES.items()))
-    dead = with_field_ids(catalog, plan.table.iceberg_dlq, f"{place}/dlq", dlq)
+    dead = with_field_ids(catalog, plan.table.iceberg_dlq, f"{path}/dlq", dlq)
     return msgspec.structs.replace(
         job,
         arrow_schema=main.serialize().to_pybytes(),
@@ -216,7 +217,7 @@ _NAMES = {
 
 
 def _pending(coordinator: Coordinator, plan: JobPlan, taken: Taken) -> tuple[list[Range], Taken]:
-    """Return the ranges of the next job, and the places after them."""
+    """Return the ranges of the next job, and the positions after them."""
     wanted = [(name, taken[name][1] if name in taken else 0) for name in plan.streams]
     answers = coordinator.ranges(wanted)
     # another stream has the name now: all of it is new
@@ -227,7 +228,7 @@ def _pending(coordinator: Coordinator, plan: JobPlan, taken: Taken) -> tuple[lis
     }
     fresh = dict(zip(again, coordinator.ranges(list(again.items())), strict=True))
     ranges: list[Range] = []
-    places, size = dict(taken), 0
+    positions, size = dict(taken), 0
     for (name, first), found in zip(wanted, answers, strict=True):
         answer = fresh.get(name, found)
         if answer is None or size >= JOB_BYTES:
@@ -244,5 +245,5 @@ def _pending(coordinator: Coordinator, plan: JobPlan, taken: Taken) -> tuple[lis
             if size >= JOB_BYTES:
                 stop = part.record + skip + take
                 break
-        places[name] = (int(answer.uid), max(begin, stop))
-    return ranges, places
+        positions[name] = (int(answer.uid), max(begin, stop))
+    return ranges, positions

@@ -1,4 +1,5 @@
-"""The files of a task: Parquet files of rows, one for each partition value, and one of dead letters."""
+"""The files of a task: Parquet files of rows, one for each partition value, and one of dead
+letters."""
 
 from __future__ import annotations
 
@@ -129,12 +130,12 @@ def _dead_letters(
 
 
 def _message(problems: list[Problem]) -> str:
-    told = [
+    shown = [
         f"{problem.field}: {problem.message}" if problem.field else problem.message
         for problem in problems[:_MESSAGE_FIELDS_MAX]
     ]
-    more = len(problems) - len(told)
-    return "; ".join(told) + (f"{_MORE}{more} more" if more else "")
+    more = len(problems) - len(shown)
+    return "; ".join(shown) + (f"{_MORE}{more} more" if more else "")
 
 
 def fields_in(message: str) -> tuple[set[str], int]:

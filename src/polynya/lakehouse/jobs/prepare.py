@@ -95,11 +95,13 @@ def make_job(
 ) -> Job:
     """Return the content of the plan object: everything that tasks need."""
     catalog = StagingCatalog(blobs)
-    place = blobs.uri(plan.table.location)
+    location = blobs.uri(plan.table.location)
     divisions = cuts(plan.table.partitions, plan.table.columns, fixed.columns)
-    main = with_field_ids(catalog, plan.table.iceberg, f"{place}/main", main_schema(fixed.columns))
+    main = with_field_ids(
+        catalog, plan.table.iceberg, f"{location}/main", main_schema(fixed.columns)
+    )
     dead = with_field_ids(
-        catalog, plan.table.iceberg_dlq, f"{place}/dlq", pa.schema(list(DLQ_TYPES.items()))
+        catalog, plan.table.iceberg_dlq, f"{location}/dlq", pa.schema(list(DLQ_TYPES.items()))
     )
     full = leaves(fixed.columns) >= types.LEAVES_MAX
     return Job(

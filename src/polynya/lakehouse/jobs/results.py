@@ -32,7 +32,8 @@ _END = ".result.json"
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request to derive rows: the definition, and of a table with a key its files and watermark."""
+    """A request to derive rows: the definition, and of a table with a key its files and
+    watermark."""
 
     transform: Transform
     live: list[Merged] = []
@@ -68,7 +69,7 @@ class Runner(Protocol):
         ...
 
 
-class SourcePlace(msgspec.Struct, frozen=True):
+class SourcePosition(msgspec.Struct, frozen=True):
     """The state of a source table up to which its rows were derived."""
 
     uid: str
@@ -131,7 +132,7 @@ class Result(msgspec.Struct, frozen=True):
     move: Move | None = None  # the table is in a new folder, with this definition
     watermark_us: int | None = None  # of a derived table: later jobs take no rows of earlier times
     late_rows: int = 0  # rows that were late, until now
-    source: SourcePlace | None = None  # of a table that is derived from another one
+    source: SourcePosition | None = None  # of a table that is derived from another one
     unframed: int = 0  # values without a schema's id, until now
 
 

@@ -43,7 +43,7 @@ def run_tasks(store: StoreSettings, key: str, batches: Batches) -> Batches:
     _prepare_worker()
     blobs = open_blobs(store)
     for job, task in _tasks(blobs, key, batches):
-        yield _told(run_task(job, task, blobs))
+        yield _encoded(run_task(job, task, blobs))
 
 
 def read_input(store: StoreSettings, key: str, batches: Batches) -> Batches:
@@ -77,7 +77,7 @@ def write_output(store: StoreSettings, key: str, batches: Batches) -> Batches:
         out.abort()
         raise
     seconds = time.perf_counter() - begin
-    yield _told(TaskResult(task.id, count, size, files, seconds=seconds))
+    yield _encoded(TaskResult(task.id, count, size, files, seconds=seconds))
 
 
 def read_rows(store: StoreSettings, key: str, columns: Sequence[str], batches: Batches) -> Batches:
@@ -150,6 +150,6 @@ def _prepare_worker() -> None:
     keep_zip_directories()
 
 
-def _told(result: TaskResult) -> pa.RecordBatch:
+def _encoded(result: TaskResult) -> pa.RecordBatch:
     data = pa.array([msgspec.json.encode(result)], pa.binary())
     return pa.RecordBatch.from_arrays([data], names=["result"])

@@ -45,11 +45,11 @@ class _Stopping:
         self.asked = True
         signal.setitimer(signal.ITIMER_REAL, FINISH_SECONDS)
 
-    def begin(self, work: object, told: str) -> None:
+    def begin(self, work: object, description: str) -> None:
         """Note work that should be finished. Raises Stopped if a signal arrived before."""
         if self.asked or (self.over and not _is_main()):
             raise Stopped
-        self._unfinished[work] = told
+        self._unfinished[work] = description
 
     def end(self, work: object, left: str) -> None:
         """Note the end of the work. The last one after a signal stops the driver; `left` tells what

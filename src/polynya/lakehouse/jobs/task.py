@@ -14,7 +14,7 @@ from polynya.base.errors import PolynyaError
 from polynya.lakehouse.decoding.decode import Decoded, Schema
 from polynya.lakehouse.decoding.kinds import typed
 from polynya.lakehouse.formats.parquet import File
-from polynya.lakehouse.jobs.culprits import Discarding, culprits, told
+from polynya.lakehouse.jobs.culprits import Discarding, culprits, describe
 from polynya.lakehouse.jobs.output import Output, file_name
 from polynya.lakehouse.jobs.plan import Job, Range, Task, Writer, claimed
 from polynya.lakehouse.jobs.rewrites.merge_files import merge_files
@@ -190,7 +190,7 @@ def _culprits(job: Job, block: Block, schema: Schema, fault: Exception) -> list[
         try:
             _decoded(job, Block([rows], block.shape, block.kind), schema)
         except Exception as own:
-            found.append(Unreadable(rows.part, told(own)))
+            found.append(Unreadable(rows.part, describe(own)))
     if not found:
         raise fault
     return found

@@ -25,7 +25,7 @@ VIEW = "input"
 _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BATCH_ROWS = "10000"
 _COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
-_TOLD_CHARACTERS = 300
+_TEXT_CHARACTERS = 300
 # PySpark 4.3 wants the zone of timestamps; earlier ones have an option that is UTC by default
 _UTC: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
@@ -46,11 +46,11 @@ def derived(
     try:
         frame = rows.mapInArrow(partial(read_input, store, key), from_arrow_schema(schema))
         found = _transformed(session, frame, asked.transform)
-        made, place = shaped(to_arrow_schema(found.schema, **_UTC))
-        results = written(found, store, place)
+        made, plan_key = shaped(to_arrow_schema(found.schema, **_UTC))
+        results = written(found, store, plan_key)
         if not asked.transform.key:
             return Derived(made, results)
-        return fold(session, asked, made, place, results)
+        return fold(session, asked, made, plan_key, results)
     except (PySparkException, TypeError, ValueError) as fault:
         raise TransformFailed(f"the transform failed: {_reason(fault)}") from fault
 
@@ -70,8 +70,8 @@ def _transformed(session: Any, frame: Any, transform: Transform) -> Any:
     except (PySparkException, Py4JError, ConnectionError):
         raise  # Spark's own, or its JVM is gone
     except Exception as fault:
-        told = f"{type(fault).__name__}: {fault}"[:_TOLD_CHARACTERS]
-        raise TransformFailed(f"the transform {code} failed: {told}") from fault
+        text = f"{type(fault).__name__}: {fault}"[:_TEXT_CHARACTERS]
+        raise TransformFailed(f"the transform {code} failed: {text}") from fault
     if not isinstance(made, DataFrame):
         raise TransformFailed(
             f"the transform {code} returned a {type(made).__name__}; expected a DataFrame"
@@ -86,8 +86,8 @@ def _reason(fault: Exception) -> str:
     if _TRACEBACK in lines:
         last = len(lines) - lines[::-1].index(_TRACEBACK)
         lines = [line for line in lines[last:] if line.strip() and line[0] != " "] or lines
-    told = lines[0][:_TOLD_CHARACTERS]
-    return f"{told} The rows are in the view '{VIEW}'." if _NO_VIEW in told else told
+    text = lines[0][:_TEXT_CHARACTERS]
+    return f"{text} The rows are in the view '{VIEW}'." if _NO_VIEW in text else text
 
 
 def _check_query(session: Any, statement: str) -> None:

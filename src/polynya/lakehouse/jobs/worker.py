@@ -14,12 +14,12 @@ from polynya.base.limits import TABLES_AT_ONCE
 from polynya.lakehouse.jobs.commit import (
     JobOutcome,
     RangesFailed,
+    failure_text,
     repair,
     run_job,
-    told_failure,
 )
 from polynya.lakehouse.jobs.crew import Crew
-from polynya.lakehouse.jobs.culprits import told as told_fault
+from polynya.lakehouse.jobs.culprits import describe as described_fault
 from polynya.lakehouse.jobs.derive import derivation
 from polynya.lakehouse.jobs.late_schemas import retry_registered
 from polynya.lakehouse.jobs.lazy_runner import LazyRunner, RunnerFactory
@@ -44,7 +44,7 @@ BACKOFF_SECONDS_MAX = 60.0
 # of the interval from the start of a round, in which other workers leave the synced tables alone
 REST_SHARE = 0.9
 _TRIES_AT_MOST = 3  # doublings of the pause
-_RANGES_TOLD = 5  # in one message
+_RANGES_SHOWN = 5  # in one message
 
 
 class TablesFailed(PolynyaError):
@@ -67,10 +67,10 @@ class SetAside(PolynyaError):
     """Ranges of a table were set aside: the rest of the table is up to date."""
 
     def __init__(self, name: str, ranges: Collection[FailedRange]) -> None:
-        told = "; ".join(map(told_failure, list(ranges)[:_RANGES_TOLD]))
-        more = f"; and {len(ranges) - _RANGES_TOLD} more" if len(ranges) > _RANGES_TOLD else ""
+        report = "; ".join(map(failure_text, list(ranges)[:_RANGES_SHOWN]))
+        more = f"; and {len(ranges) - _RANGES_SHOWN} more" if len(ranges) > _RANGES_SHOWN else ""
         super().__init__(
-            f"cannot be read and was set aside: {told}{more}. See 'polynya table failures {name}'"
+            f"cannot be read and was set aside: {report}{more}. See 'polynya table failures {name}'"
         )
 
 
@@ -132,10 +132,10 @@ class Syncing:
         faults: dict[str, Exception] = {}
 
         def work(name: str) -> None:
-            told = self._progress if len(names) < 2 else _named(name, self._progress)
+            report = self._progress if len(names) < 2 else _named(name, self._progress)
             lineage.wait(name)
             try:
-                self._one(known[name], told, outcomes[name])
+                self._one(known[name], report, outcomes[name])
             except Leased:
                 pass  # its worker reports faults
             except Exception as fault:
@@ -309,7 +309,7 @@ def _note(coordinator: Coordinator, plan: JobPlan, fault: Exception) -> None:
         return
     with suppress(PolynyaError):
         coordinator.abandon(
-            plan.table.name, plan.table.uid, plan.job, told_fault(fault), failed=True
+            plan.table.name, plan.table.uid, plan.job, described_fault(fault), failed=True
         )
 
 
@@ -364,8 +364,8 @@ def rebuild(
     """Write a table to a new folder, with columns and partitions chosen again. Raises NoSuchTable,
     ConfigError, and the errors of a job."""
 
-    def rewrite(plan: JobPlan, runner: Runner, blobs: Blobs, told: Progress) -> str:
-        return produce_rebuild(plan, runner, blobs, told, wanted, coordinator.schemas)
+    def rewrite(plan: JobPlan, runner: Runner, blobs: Blobs, report: Progress) -> str:
+        return produce_rebuild(plan, runner, blobs, report, wanted, coordinator.schemas)
 
     return _redo(coordinator, name, factory, progress, (REBUILD, rewrite))
 
@@ -376,8 +376,8 @@ def replay(
     """Put the values of dead letters that fit the table's columns now into its rows. Return None if
     none does. Raises NoSuchTable, and the errors of a job."""
 
-    def rewrite(plan: JobPlan, runner: Runner, blobs: Blobs, told: Progress) -> str:
-        return produce_replay(plan, runner, blobs, told, coordinator.schemas)
+    def rewrite(plan: JobPlan, runner: Runner, blobs: Blobs, report: Progress) -> str:
+        return produce_replay(plan, runner, blobs, report, coordinator.schemas)
 
     return _redo(coordinator, name, factory, progress, (REPLAY, rewrite))
 
@@ -446,12 +446,12 @@ def _rested(
 
 def _named(name: str, progress: Progress) -> Progress:
     """Return a callback that names the table: steps of several are told in turn."""
-    return lambda step, told: progress(step, f"'{name}': {told}")
+    return lambda step, report: progress(step, f"'{name}': {report}")
 
 
 def _spoken(fault: Exception) -> str:
-    told = str(fault) if isinstance(fault, PolynyaError | OSError) else ""
-    return told or f"{type(fault).__name__}: {fault}"
+    report = str(fault) if isinstance(fault, PolynyaError | OSError) else ""
+    return report or f"{type(fault).__name__}: {fault}"
 
 
 def _wait(interval_seconds: float, faults: int) -> float:

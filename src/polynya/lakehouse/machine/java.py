@@ -89,7 +89,7 @@ def _candidates() -> list[str]:
 def _version(java: str) -> int:
     """Return the major version, or 0 if Java does not run."""
     try:
-        told = subprocess.run(
+        ran = subprocess.run(
             [java, "-version"],
             capture_output=True,
             text=True,
@@ -98,7 +98,7 @@ def _version(java: str) -> int:
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    match = _VERSION.search(told.stderr + told.stdout)
+    match = _VERSION.search(ran.stderr + ran.stdout)
     return int(match[1]) if match else 0
 
 

@@ -136,17 +136,20 @@ class _Launch(threading.Thread):
         finally:
             self.over.set()
 
-    def _launched(self, told: Path) -> tuple[subprocess.Popen[bytes], Any]:
-        """Return the process and PySpark's gateway to it. The JVM needs the folder of `told` to the
-        end of its start."""
+    def _launched(self, connection_file: Path) -> tuple[subprocess.Popen[bytes], Any]:
+        """Return the process and PySpark's gateway to it. The JVM needs the folder of
+        `connection_file` to the end of its start."""
         from pyspark import java_gateway
 
         pyspark: Any = java_gateway
-        variables = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}
+        variables = {
+            "SPARK_CONNECT_MODE": "0",
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),
+        }
         environment = {**os.environ, **variables}
         process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment)
         try:
-            port, secret = self._connection(process, told)
+            port, secret = self._connection(process, connection_file)
             with _environment(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret):
                 gateway = pyspark.launch_gateway()
             if self.unwanted.is_set():
@@ -157,15 +160,17 @@ class _Launch(threading.Thread):
             raise
         return process, gateway
 
-    def _connection(self, process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
+    def _connection(
+        self, process: subprocess.Popen[bytes], connection_file: Path
+    ) -> tuple[int, str]:
         """Wait for the file in which the JVM tells its port and secret, which comes as a whole."""
-        while not told.exists():
+        while not connection_file.exists():
             with suppress(subprocess.TimeoutExpired):
                 code = process.wait(_POLL_SECONDS)
                 raise ConfigError(f"Spark's JVM ended with {code} as it started; it says above why")
             if self.unwanted.is_set() or not threading.main_thread().is_alive():
                 raise _NotWanted
-        data = told.read_bytes()
+        data = connection_file.read_bytes()
         port, length = _LENGTHS.unpack_from(data)
         return port, data[_LENGTHS.size : _LENGTHS.size + length].decode()
 

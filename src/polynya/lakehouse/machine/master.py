@@ -1,5 +1,5 @@
-"""Check a Spark master and its settings before a session starts: Spark itself tries for a minute and
-answers with a stack trace."""
+"""Check a Spark master and its settings before a session starts: Spark itself tries for a minute
+and answers with a stack trace."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ def check_master(
     """Check that the master can be reached, and that the files and packages of the settings exist.
     Raises ConfigError, Unavailable."""
     known = {**default_settings(environment), **settings}
-    _check_reached(master, master_places(master, known, environment))
+    _check_reached(master, master_addresses(master, known, environment))
     _check_files(known)
     if not known.get("spark.jars.ivySettings"):  # these may name any repositories
         _check_packages(known, environment)
 
 
-def master_places(
+def master_addresses(
     master: str, settings: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> list[tuple[str, int]]:
-    """Return the hosts and ports of which one must answer; none for this machine and for YARN, which
-    Hadoop's configuration describes. Raises ConfigError if the master cannot be used."""
+    """Return the hosts and ports of which one must answer; none for this machine and for YARN,
+    which Hadoop's configuration describes. Raises ConfigError if the master cannot be used."""
     if is_local(master):
         return []
     if master.startswith("spark://"):
-        return [_place(master, each) for each in master.removeprefix("spark://").split(",")]
+        return [_address(master, each) for each in master.removeprefix("spark://").split(",")]
     if master.startswith("k8s://"):
         return [_api_server(master, settings)]
     if master != "yarn":
@@ -92,16 +92,16 @@ def _spark_home(environment: Mapping[str, str]) -> str:
     return environment.get("SPARK_HOME") or home
 
 
-def _place(master: str, place: str) -> tuple[str, int]:
-    host, colon, port = place.rpartition(":")
+def _address(master: str, address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
     if not (colon and host and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise ConfigError(f"'{master}' names no host and port; expected spark://HOST:PORT")
     return host.strip("[]"), int(port)
 
 
-def _check_reached(master: str, places: Sequence[tuple[str, int]]) -> None:
+def _check_reached(master: str, addresses: Sequence[tuple[str, int]]) -> None:
     faults = []
-    for host, port in places:
+    for host, port in addresses:
         fault = _connect_fault(host, port)
         if not fault:
             return
@@ -124,8 +124,8 @@ def _check_yarn(environment: Mapping[str, str]) -> None:
 
 
 def _api_server(master: str, settings: Mapping[str, str]) -> tuple[str, int]:
-    place = master.removeprefix("k8s://")
-    url = urlsplit(place if "://" in place else f"https://{place}")
+    address = master.removeprefix("k8s://")
+    url = urlsplit(address if "://" in address else f"https://{address}")
     if not url.hostname:
         raise ConfigError(f"'{master}' names no API server; expected k8s://https://HOST:PORT")
     if not any(settings.get(name) for name in _IMAGE):
@@ -185,9 +185,9 @@ def _is_here(package: str, settings: Mapping[str, str], environment: Mapping[str
     home = Path(environment.get("HOME") or Path.home())
     ivy = [Path(settings.get("spark.jars.ivy") or home / each) for each in (".ivy2.5.2", ".ivy2")]
     maven = home / ".m2" / "repository" / group.replace(".", "/") / name / version
-    places = [folder / "jars" / f"{group}_{name}-{version}.jar" for folder in ivy]
-    places += [folder / "local" / group / name / version for folder in ivy]
-    return any(place.exists() for place in (*places, maven / f"{name}-{version}.jar"))
+    addresses = [folder / "jars" / f"{group}_{name}-{version}.jar" for folder in ivy]
+    addresses += [folder / "local" / group / name / version for folder in ivy]
+    return any(address.exists() for address in (*addresses, maven / f"{name}-{version}.jar"))
 
 
 def _missing(package: str, repositories: Sequence[str]) -> str:

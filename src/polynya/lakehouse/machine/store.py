@@ -14,7 +14,7 @@ from typing import Any, cast
 from polynya.base.errors import ConfigError
 from polynya.lakehouse.reading.blobs import Blobs, open_blobs, with_credentials
 from polynya.objectstore import StoreSettings, StoreUnavailable
-from polynya.objectstore.s3_refusals import METADATA, told
+from polynya.objectstore.s3_refusals import METADATA, describe
 from polynya.objectstore.settings import s3_config
 
 STORE_SECONDS = 4.0  # one list request, credentials included
@@ -51,7 +51,7 @@ def check_store(settings: StoreSettings, environment: Mapping[str, str] = os.env
     if settings.backend != "s3":
         open_blobs(settings, environment)
         return
-    config, place, has_source = _credentials(settings, environment)
+    config, location, has_source = _credentials(settings, environment)
     faults: list[BaseException | None] = []
     asked = threading.Thread(
         target=lambda: faults.append(_fault(settings, config)), name="store-check", daemon=True
@@ -61,10 +61,10 @@ def check_store(settings: StoreSettings, environment: Mapping[str, str] = os.env
     if faults == [None]:
         return
     if not has_source:
-        raise ConfigError(f"{place}: {NO_CREDENTIALS}")
+        raise ConfigError(f"{location}: {NO_CREDENTIALS}")
     if not faults:
-        raise StoreUnavailable(f"{place} did not answer within {STORE_SECONDS:.0f} s")
-    raise _explained(place, config, cast(BaseException, faults[0]))
+        raise StoreUnavailable(f"{location} did not answer within {STORE_SECONDS:.0f} s")
+    raise _explained(location, config, cast(BaseException, faults[0]))
 
 
 def check_credentials(settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> None:
@@ -72,9 +72,9 @@ def check_credentials(settings: StoreSettings, environment: Mapping[str, str] = 
     Raises ConfigError."""
     if settings.backend != "s3":
         return
-    _, place, has_source = _credentials(settings, environment)
+    _, location, has_source = _credentials(settings, environment)
     if not has_source and not _may_have_role():
-        raise ConfigError(f"{place}: {NO_CREDENTIALS}")
+        raise ConfigError(f"{location}: {NO_CREDENTIALS}")
 
 
 def _may_have_role() -> bool:
@@ -92,9 +92,9 @@ def _credentials(
     """Return the settings of S3, the store's name, and whether they or the environment name
     credentials."""
     config = s3_config(with_credentials(settings, environment), environment)
-    place = f"s3://{settings.s3_bucket} at {config.get('endpoint') or 'AWS'}"
+    location = f"s3://{settings.s3_bucket} at {config.get('endpoint') or 'AWS'}"
     named = any(environment.get(name) for name in ("AWS_ACCESS_KEY_ID", *ROLES))
-    return config, place, named or "access_key_id" in config
+    return config, location, named or "access_key_id" in config
 
 
 def _fault(settings: StoreSettings, config: dict[str, str]) -> BaseException | None:
@@ -122,17 +122,17 @@ def _fault(settings: StoreSettings, config: dict[str, str]) -> BaseException | N
     return None
 
 
-def _explained(place: str, config: Mapping[str, str], fault: BaseException) -> Exception:
+def _explained(location: str, config: Mapping[str, str], fault: BaseException) -> Exception:
     from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
     key = config.get("access_key_id") or os.environ.get("AWS_ACCESS_KEY_ID", "")
-    text = told(fault)
+    text = describe(fault)
     found = _STATUS.search(text)  # a refused list request has no class of its own
     status = found[1] if found else ""
     if isinstance(fault, PermissionDeniedError | UnauthenticatedError) or status in _DENIED:
-        return ConfigError(f"{place} refused the access key '{key}': {text}")
+        return ConfigError(f"{location} refused the access key '{key}': {text}")
     if isinstance(fault, FileNotFoundError) or status == "404":
-        return ConfigError(f"{place}: there is no such bucket: {text}")
+        return ConfigError(f"{location}: there is no such bucket: {text}")
     if isinstance(fault, BaseError | OSError):
-        return StoreUnavailable(f"{place} cannot be reached: {text}")
+        return StoreUnavailable(f"{location} cannot be reached: {text}")
     return cast(Exception, fault)

@@ -1,9 +1,9 @@
 """Values in Avro, Protobuf and JSON of a schema registry as typed columns.
 
-A framed value begins with a byte 0 and the id of its writer's schema (`framing`). The driver fetches
-the schemas of a job's ids (`registry`) and derives the columns from them (`nodes`), so no sample
-decides. Tasks decode the bodies by the schema (`avro`, `protobuf`; JSON as other records) and place
-the values (`decode`).
+A framed value begins with a byte 0 and the id of its writer's schema (`framing`). The driver
+fetches the schemas of a job's ids (`registry`) and derives the columns from them (`nodes`), so no
+sample decides. Tasks decode the bodies by the schema (`avro`, `protobuf`; JSON as other records)
+and position the values (`decode`).
 
 Invariants:
 

@@ -89,7 +89,7 @@ class AvroDecoder:
                     try:
                         found[at] = self._alone(bodies[at])
                     except Exception as fault:
-                        faults[at] = _told(fault)
+                        faults[at] = _describe(fault)
                 continue
             try:
                 found[begin:end] = self._together(bodies[begin:end])
@@ -249,6 +249,6 @@ def _zigzag(number: int) -> bytes:
     return bytes([*made, number])
 
 
-def _told(fault: Exception) -> str:
-    told = f"{type(fault).__name__}: {fault}" if not isinstance(fault, ValueError) else str(fault)
-    return f"the body does not decode under its Avro schema: {told}"[:300]
+def _describe(fault: Exception) -> str:
+    reason = f"{type(fault).__name__}: {fault}" if not isinstance(fault, ValueError) else str(fault)
+    return f"the body does not decode under its Avro schema: {reason}"[:300]

@@ -98,9 +98,9 @@ def heads_in(records: Layout) -> Heads:
     chosen, ids = _ids(records, {})
     found = {}
     for number in np.unique(ids[chosen]):
-        places = np.flatnonzero(chosen & (ids == number))
-        step = max(1, len(places) // _HEADS)
-        bodies = _group(records, places[::step], int(number)).bodies
+        positions = np.flatnonzero(chosen & (ids == number))
+        step = max(1, len(positions) // _HEADS)
+        bodies = _group(records, positions[::step], int(number)).bodies
         found[int(number)] = {body[:_HEAD_BYTES] for body in bodies}
     return found
 
@@ -149,9 +149,9 @@ def decoded_payloads(records: Layout, schema: Schema, writers: Writers) -> Decod
         if not parts:
             rest.unframed = unframed
             return rest
-        places = np.flatnonzero(~chosen)
-        arrays = [array.take(pa.array(places)) for array in rest.arrays]
-        parts.append(_Part(places, arrays, rest.problems, rest.wishes))
+        positions = np.flatnonzero(~chosen)
+        arrays = [array.take(pa.array(positions)) for array in rest.arrays]
+        parts.append(_Part(positions, arrays, rest.problems, rest.wishes))
     found = _joined(parts, schema.columns, len(ends))
     found.unframed = unframed
     return found
@@ -195,30 +195,30 @@ def _decoder(
 
 
 class _Group(msgspec.Struct):
-    """The records of one schema: their places in the block, and their bodies."""
+    """The records of one schema: their positions in the block, and their bodies."""
 
     number: int
-    places: Positions
+    positions: Positions
     bodies: list[bytes]
 
 
 class _Part(msgspec.Struct):
-    """Decoded records of a block: their places, columns, and problems by row of the block."""
+    """Decoded records of a block: their positions, columns, and problems by row of the block."""
 
-    places: Positions
+    positions: Positions
     arrays: list[pa.Array]
     problems: dict[int, list[Problem]] = {}
     wishes: list[Column] = []
 
 
-def _group(records: Layout, places: Positions, number: int) -> _Group:
+def _group(records: Layout, positions: Positions, number: int) -> _Group:
     data, ends = records.data, records.ends
     starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
     stops = ends - records.separator
     view, header = memoryview(cast("Any", data)), HEADER_BYTES if number != UNFRAMED else 0
-    spans = zip((starts[places] + header).tolist(), stops[places].tolist(), strict=True)
+    spans = zip((starts[positions] + header).tolist(), stops[positions].tolist(), strict=True)
     bodies = [bytes(view[begin:end]) for begin, end in spans]
-    return _Group(int(number), places, bodies)
+    return _Group(int(number), positions, bodies)
 
 
 def _decoded(group: _Group, writers: Writers, schema: Schema) -> list[_Part]:
@@ -228,25 +228,27 @@ def _decoded(group: _Group, writers: Writers, schema: Schema) -> list[_Part]:
     except BadSchema as bad:
         named = f"schema {group.number}: " if group.number != UNFRAMED else ""
         problem = Problem(BAD_SCHEMA, "", f"{named}{bad}")
-        problems = {int(place): [problem] for place in group.places}
-        return [_without(group.places, schema.columns, problems)]
+        problems = {int(position): [problem] for position in group.positions}
+        return [_without(group.positions, schema.columns, problems)]
     if isinstance(decoder, JsonDecoder):
         return [_json(group, schema)]
     batches, faults = decoder.values(group.bodies)
-    parts = [_batch(group.places[batch.numbers], batch, schema) for batch in batches]
+    parts = [_batch(group.positions[batch.numbers], batch, schema) for batch in batches]
     if faults:
         numbers = sorted(faults)
-        told = {group.places[at]: [Problem(BAD_BODY, "", faults[at])] for at in numbers}
-        parts.append(_without(group.places[numbers], schema.columns, told))
+        reported = {group.positions[at]: [Problem(BAD_BODY, "", faults[at])] for at in numbers}
+        parts.append(_without(group.positions[numbers], schema.columns, reported))
     return parts
 
 
 def _without(
-    places: Positions, columns: Sequence[Column], problems: Mapping[Any, list[Problem]]
+    positions: Positions, columns: Sequence[Column], problems: Mapping[Any, list[Problem]]
 ) -> _Part:
     """Return records that have no typed values."""
-    told = {int(place): found for place, found in problems.items()}
-    return _Part(places, [pa.nulls(len(places), arrow_type(each)) for each in columns], told)
+    reported = {int(position): found for position, found in problems.items()}
+    return _Part(
+        positions, [pa.nulls(len(positions), arrow_type(each)) for each in columns], reported
+    )
 
 
 def _json(group: _Group, schema: Schema) -> _Part:
@@ -254,22 +256,22 @@ def _json(group: _Group, schema: Schema) -> _Part:
     data = np.frombuffer(bytearray(b"".join(body + b"," for body in group.bodies)), np.uint8)
     ends = np.cumsum([len(body) + 1 for body in group.bodies])
     found = typed(Kind.JSON, data, ends, np.zeros(len(ends), np.bool_), schema)
-    problems = {int(group.places[row]): told for row, told in found.problems.items()}
-    return _Part(group.places, found.arrays, problems, found.wishes)
+    problems = {int(group.positions[row]): reported for row, reported in found.problems.items()}
+    return _Part(group.positions, found.arrays, problems, found.wishes)
 
 
-def _batch(places: Positions, batch: Batch, schema: Schema) -> _Part:
+def _batch(positions: Positions, batch: Batch, schema: Schema) -> _Part:
     columns, problems = schema.columns, dict[int, list[Problem]]()
     if schema.discover:
         wanted = missing(columns, wishes(batch.fields, columns))
         if wanted:  # of a message that no sample had
-            return _Part(places, _without(places, columns, {}).arrays, wishes=wanted)
-    found = _placed(batch.fields, columns, batch.values, problems, places.tolist())
+            return _Part(positions, _without(positions, columns, {}).arrays, wishes=wanted)
+    found = _placed(batch.fields, columns, batch.values, problems, positions.tolist())
     arrays = [
-        found[column.name] if column.name in found else pa.nulls(len(places), arrow_type(column))
+        found[column.name] if column.name in found else pa.nulls(len(positions), arrow_type(column))
         for column in columns
     ]
-    return _Part(places, arrays, problems)
+    return _Part(positions, arrays, problems)
 
 
 def _placed(
@@ -277,7 +279,7 @@ def _placed(
     columns: Sequence[Column],
     values: Sequence[Mapping[str, Any]],
     problems: dict[int, list[Problem]],
-    places: Sequence[int],
+    positions: Sequence[int],
 ) -> dict[str, Any]:
     """Return the arrays of the fields' columns by name. Fields without room have none."""
     known, found = by_field(columns), dict[str, Any]()
@@ -292,7 +294,7 @@ def _placed(
                 own if convert is None else _converted(own, convert), kind
             )
         except (ValueError, TypeError, ArithmeticError, pa.ArrowException):
-            found[column.name] = _each(own, convert, kind, (field, places, problems))
+            found[column.name] = _each(own, convert, kind, (field, positions, problems))
     return found
 
 
@@ -307,7 +309,7 @@ def _each(
     where: tuple[str, Sequence[int], dict[int, list[Problem]]],
 ) -> pa.Array:
     """Return the values of a field that fit its column, and note the others."""
-    field, places, problems = where
+    field, positions, problems = where
     kept: list[Any] = []
     for at, value in enumerate(values):
         try:
@@ -316,7 +318,7 @@ def _each(
         except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as fault:
             kept[at:] = [None]
             problem = Problem(MISFIT, field, f"the value does not fit its column: {fault}"[:300])
-            problems.setdefault(places[at], []).append(problem)
+            problems.setdefault(positions[at], []).append(problem)
     return pa.array(kept, kind)
 
 
@@ -333,7 +335,7 @@ def _joined(parts: Sequence[_Part], columns: Sequence[Column], count: int) -> De
     if len(parts) == 1:
         return Decoded(parts[0].arrays, problems, wishes)
     order = np.empty(count, np.int64)
-    order[np.concatenate([part.places for part in parts])] = np.arange(count)
+    order[np.concatenate([part.positions for part in parts])] = np.arange(count)
     indices = pa.array(order)
     arrays = [
         pa.concat_arrays([part.arrays[at] for part in parts]).take(indices)

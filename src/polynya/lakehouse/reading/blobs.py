@@ -16,7 +16,7 @@ import msgspec
 from polynya.base.errors import ConfigError
 from polynya.objectstore import AlreadyExists, NotFound, StoreSettings, StoreUnavailable
 from polynya.objectstore.files import Files
-from polynya.objectstore.s3_refusals import told
+from polynya.objectstore.s3_refusals import describe
 from polynya.objectstore.settings import s3_config
 
 _UPLOAD_BUFFER_BYTES = 8 << 20
@@ -338,7 +338,7 @@ class S3Blobs:
         except (AlreadyExistsError, PreconditionError):
             raise
         except (BaseError, OSError) as fault:
-            raise StoreUnavailable(f"{self._base}{key}: {told(fault)}") from None
+            raise StoreUnavailable(f"{self._base}{key}: {describe(fault)}") from None
 
 
 class _S3Upload:

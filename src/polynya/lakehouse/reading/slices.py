@@ -83,13 +83,13 @@ class Unreadable(CorruptData):
     """A range whose records cannot be read, by its own fault."""
 
     def __init__(self, part: Range, reason: str) -> None:
-        super().__init__(f"{told_range(part)} cannot be read: {reason}")
+        super().__init__(f"{range_text(part)} cannot be read: {reason}")
         self.part = part
         self.reason = reason
 
 
-def told_range(part: Range) -> str:
-    """Return a range in words: its stream, records and place."""
+def range_text(part: Range) -> str:
+    """Return a range in words: its stream, records and position."""
     begin = part.record + part.skip
     last = begin + claimed(part) - 1
     return (
@@ -146,10 +146,12 @@ def _hidden(part: Range, found: Slice) -> Container[int]:
     spans: dict[bytes, list[tuple[int, int]]] = {}
     for producer, first, marker in part.aborted:
         spans.setdefault(producer.to_bytes(8, signed=True), []).append((first, marker))
-    records, places = found.batch_begins[0], found.stored_begins[1]
+    records, payload_begins = found.batch_begins[0], found.stored_begins[1]
     hidden = set()
     for at, flags in enumerate(found.batch_flags):
-        own = spans.get(bytes(found.payload[places[at] :][PRODUCER_ID]), ()) if spans else ()
+        own = (
+            spans.get(bytes(found.payload[payload_begins[at] :][PRODUCER_ID]), ()) if spans else ()
+        )
         record = part.record + records[at]
         if flags & HIDDEN or (
             flags & TRANSACTIONAL and any(first <= record < marker for first, marker in own)
@@ -194,7 +196,7 @@ def _divided(part: Range, found: Slice, begin: int, end: int) -> Rows:
     appended = np.frombuffer(found.append_times_ms, np.int64)
     own = np.frombuffer(found.record_times_ms, np.int64)
     numbers, positions = (np.array(each[:-1], np.int64) for each in found.batch_begins)
-    records, places = (np.array(each[:-1], np.int64) for each in found.stored_begins)
+    records, payload_begins = (np.array(each[:-1], np.int64) for each in found.stored_begins)
     # numbers and positions of the records, from those of their batches
     offsets = np.arange(found.records) + np.repeat(numbers - records, per_batch)
     begin, end = map(int, np.searchsorted(offsets, (begin, end)))
@@ -202,7 +204,7 @@ def _divided(part: Range, found: Slice, begin: int, end: int) -> Rows:
         part,
         Kind(found.encoding),
         part.record + offsets[begin:end],
-        part.byte + (starts + np.repeat(positions - places, per_batch))[begin:end],
+        part.byte + (starts + np.repeat(positions - payload_begins, per_batch))[begin:end],
         part.record + np.repeat(numbers, per_batch)[begin:end],
         np.repeat(np.where(own == 0, appended, own), per_batch)[begin:end],
         np.repeat(appended, per_batch)[begin:end],

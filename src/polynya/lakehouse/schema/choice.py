@@ -1,4 +1,5 @@
-"""The choice of a table's columns from samples of its streams, and hints for their decoder. Pure."""
+"""The choice of a table's columns from samples of its streams, and hints for their decoder.
+Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def decided(columns: Sequence[Column], before: Sequence[Column], seen: FieldProf
     """Return what was decided for new columns, in words: name, type, and how many sampled values
     have the type."""
     known = {(column.field, column.type) for column in before}
-    told = []
+    listed = []
     for column in columns:
         if (column.field, column.type) in known:
             continue
@@ -39,8 +40,8 @@ def decided(columns: Sequence[Column], before: Sequence[Column], seen: FieldProf
         count = sum(inner.types.get(kind, 0) for kind in kinds)
         by_sample = inner.total and not types.claims(column.type)
         share = f"{count:,} of {inner.total:,}" if by_sample else "declared, or by a schema"
-        told.append(f"{column.name} {column.type} ({share})")
-    return told
+        listed.append(f"{column.name} {column.type} ({share})")
+    return listed
 
 
 def shape(columns: Sequence[Column], seen: FieldProfile) -> dict[str, str]:
@@ -96,7 +97,8 @@ def ordered(wishes: Sequence[Column]) -> list[Column]:
 
 
 def _shared(columns: list[Column], wishes: list[Column], seen: list[FieldProfile]) -> list[Column]:
-    """Divide the room: streams that wish for little first, so that the others share what is left."""
+    """Divide the room: streams that wish for little first, so that the others share what is
+    left."""
     before = columns
     waiting = sorted(seen, key=lambda found: leaves(_of(wishes, found)))
     for number, found in enumerate(waiting):
@@ -107,7 +109,8 @@ def _shared(columns: list[Column], wishes: list[Column], seen: list[FieldProfile
 
 
 def _majority_first(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
-    """Return the columns, those of one field in the order of the wishes: the first gets its name."""
+    """Return the columns, those of one field in the order of the wishes: the first gets its
+    name."""
     order = {(wished.field, wished.type): at for at, wished in enumerate(wishes)}
     ranked: dict[str, list[Column]] = {}
     for column in sorted(

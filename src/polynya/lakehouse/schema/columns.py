@@ -31,8 +31,8 @@ class Column(msgspec.Struct, frozen=True):
 def adopt(
     columns: Sequence[Column], wishes: Sequence[Column], most: int = types.LEAVES_MAX
 ) -> list[Column]:
-    """Add the missing wishes to `columns`, named, in order, up to `LEAVES_MAX` leaves and `most` new
-    ones. Existing columns keep their places."""
+    """Add the missing wishes to `columns`, named, in order, up to `LEAVES_MAX` leaves and `most`
+    new ones. Existing columns keep their positions."""
     return _adopt(
         columns,
         wishes,
@@ -126,17 +126,17 @@ def _adopt(
     columns: Sequence[Column], wishes: Sequence[Column], reserved: Sequence[str], room: list[int]
 ) -> list[Column]:
     result = list(columns)
-    place = {(column.field, column.type): at for at, column in enumerate(result)}
+    position = {(column.field, column.type): at for at, column in enumerate(result)}
     taken = set[str]()
     for name in (*reserved, *(column.name for column in result)):
         taken |= spellings(name)
     fields = {column.field for column in result}
     for wished in wishes:
-        at = place.get((wished.field, wished.type))
+        at = position.get((wished.field, wished.type))
         if at is None:
             named = _named(wished, wished.field in fields, taken, room)
             if named is not None:
-                place[wished.field, wished.type] = len(result)
+                position[wished.field, wished.type] = len(result)
                 fields.add(wished.field)
                 result.append(named)
         elif wished.children:

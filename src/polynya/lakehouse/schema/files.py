@@ -167,15 +167,15 @@ def _avro(schema: Any, named: dict[str, Any]) -> tuple[str, list[tuple[str, Any]
             for each in (fields if isinstance(fields, list) else ())
             if isinstance(each, dict)
         ]
-        told: tuple[str, list[tuple[str, Any]]] = ("", pairs)
+        declared: tuple[str, list[tuple[str, Any]]] = ("", pairs)
     elif logical == "decimal" and not schema.get("scale"):
-        told = (types.DECIMAL, [])
+        declared = (types.DECIMAL, [])
     else:
-        told = (_AVRO_LOGICAL.get(str(logical), _AVRO_TYPES.get(str(kind), "")), [])
+        declared = (_AVRO_LOGICAL.get(str(logical), _AVRO_TYPES.get(str(kind), "")), [])
     if "name" in schema:
-        named[str(schema["name"])] = told
-        named[f"{schema.get('namespace', '')}.{schema['name']}"] = told
-    return told
+        named[str(schema["name"])] = declared
+        named[f"{schema.get('namespace', '')}.{schema['name']}"] = declared
+    return declared
 
 
 def _add_arrow(data: bytes, found: Declared) -> None:

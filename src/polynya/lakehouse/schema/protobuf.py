@@ -150,9 +150,9 @@ class _Refusing:
     def syntaxError(  # noqa: N802 - the parser calls it so
         self, _recognizer: Any, _symbol: Any, line: int, column: int, message: str, _error: Any
     ) -> None:
-        told = message.partition(" expecting ")[0]
+        problem = message.partition(" expecting ")[0]
         raise ConfigError(
-            f"the Protobuf schema cannot be read: line {line}, column {column + 1}: {told}"
+            f"the Protobuf schema cannot be read: line {line}, column {column + 1}: {problem}"
         )
 
     def __getattr__(self, name: str) -> Any:

@@ -15,10 +15,10 @@ def near_admin(port: int, start: str) -> str:
     """
     url = f"http://127.0.0.1:{port}"
     try:
-        told = httpx.get(f"{url}/v1/node", timeout=NEAR_SECONDS, trust_env=False).json()
+        status = httpx.get(f"{url}/v1/node", timeout=NEAR_SECONDS, trust_env=False).json()
     except (httpx.HTTPError, ValueError):
         return ""
-    return url if isinstance(told, dict) and start and told.get("start") == start else ""
+    return url if isinstance(status, dict) and start and status.get("start") == start else ""
 
 
 def far_refusal(server: str) -> str:

@@ -193,8 +193,8 @@ class HttpCoordinator:
             if answer.status_code == 204:
                 return None
             if _code(answer) == "TABLE_LEASED":
-                raise Leased(_told(answer))
-        raise PolynyaError(f"{answer.url} answered 409: {_told(answer)}")
+                raise Leased(_message_of(answer))
+        raise PolynyaError(f"{answer.url} answered 409: {_message_of(answer)}")
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
         fault: Unavailable | None = None
@@ -291,14 +291,14 @@ class HttpCoordinator:
 
     def _url(self, name: str, verb: str) -> str:
         if not self._admin:
-            told = _decoded(
+            reply = _decoded(
                 self._call("GET", f"{self._base}/v1/node"), _Node, "description of a node"
             )
-            scheme = "https" if told.admin_tls else "http"
+            scheme = "https" if reply.admin_tls else "http"
             # the same host
-            admin = httpx.URL(self._base).copy_with(scheme=scheme, port=told.ports.admin)
-            if told.admin_near and admin.host not in _LOOPBACK:
-                admin = httpx.URL(near_admin(told.ports.admin, told.start))
+            admin = httpx.URL(self._base).copy_with(scheme=scheme, port=reply.ports.admin)
+            if reply.admin_near and admin.host not in _LOOPBACK:
+                admin = httpx.URL(near_admin(reply.ports.admin, reply.start))
             if not admin.host:
                 raise Unavailable(far_refusal(self._base))
             self._admin = str(admin).rstrip("/")
@@ -333,14 +333,14 @@ class HttpCoordinator:
             ) from fault
         if answer.status_code in allowed:
             return answer
-        told = _told(answer)
+        reply = _message_of(answer)
         if answer.status_code == 404:
-            raise NoSuchTable(told)
+            raise NoSuchTable(reply)
         if answer.status_code >= 500 or answer.status_code in (408, 429):
-            raise Unavailable(f"{url} answered {answer.status_code}: {told}")
+            raise Unavailable(f"{url} answered {answer.status_code}: {reply}")
         # an error of Polynya is a whole sentence; any other is a proxy's, or another server's
         raise PolynyaError(
-            told if _code(answer) else f"{url} answered {answer.status_code}: {told}"
+            reply if _code(answer) else f"{url} answered {answer.status_code}: {reply}"
         )
 
 
@@ -361,7 +361,7 @@ def _code(answer: httpx.Response) -> str:
         return ""
 
 
-def _told(answer: httpx.Response) -> str:
+def _message_of(answer: httpx.Response) -> str:
     try:
         return str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):

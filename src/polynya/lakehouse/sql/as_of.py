@@ -18,7 +18,7 @@ _SNAPSHOT_DIGITS_LEAST = 9  # shorter numbers are years
 _CLOCKS = timedelta(seconds=30)  # by which the clocks of a reader and of a server may differ
 
 
-class Place(msgspec.Struct, frozen=True):
+class TableVersion(msgspec.Struct, frozen=True):
     """A state of a table, or of its dead letters: a metadata file by its URI, and the snapshot; ""
     for none: there were no rows."""
 
@@ -41,15 +41,17 @@ class _Metadata(msgspec.Struct, rename="kebab"):
     snapshots: list[_Snapshot] = []
 
 
-def places(read: Read, table: TableRef, as_of: str) -> tuple[Place, Place]:
+def versions(read: Read, table: TableRef, as_of: str) -> tuple[TableVersion, TableVersion]:
     """Return the state of a table's rows and that of its dead letters. Raises BadQuery."""
     tag = table.tags.get(as_of)
     if tag is not None:
-        rows = Place(tag.iceberg, tag.snapshot)
+        rows = TableVersion(tag.iceberg, tag.snapshot)
         return rows, _dead(read, tag.iceberg_dlq, tag.job)
     known = _snapshots(read, table.iceberg)
     found = _chosen(known, table, as_of)
-    return Place(table.iceberg, str(found.snapshot_id)), _dead(read, table.iceberg_dlq, found.job)
+    return TableVersion(table.iceberg, str(found.snapshot_id)), _dead(
+        read, table.iceberg_dlq, found.job
+    )
 
 
 def _chosen(known: list[_Snapshot], table: TableRef, as_of: str) -> _Snapshot:
@@ -60,7 +62,7 @@ def _chosen(known: list[_Snapshot], table: TableRef, as_of: str) -> _Snapshot:
         found = [each for each in known if each.timestamp_ms <= at]
     if found:
         return found[-1]
-    first = f"; the first one that is kept is of {_told(known[0])}" if known else ""
+    first = f"; the first one that is kept is of {_describe(known[0])}" if known else ""
     raise BadQuery(
         f"the table '{table.name}' keeps no snapshot as of '{as_of}'{first}: 'polynya table history "
         f"{table.name}' lists them"
@@ -88,12 +90,12 @@ def _time(text: str, table: TableRef) -> int:
     return int(at.timestamp() * 1000)
 
 
-def _dead(read: Read, pointer: str, job: int) -> Place:
+def _dead(read: Read, pointer: str, job: int) -> TableVersion:
     """Return the dead letters as they were when a job had committed."""
     if not pointer:
-        return Place("")
+        return TableVersion("")
     found = [each for each in _snapshots(read, pointer) if each.job <= job]
-    return Place(pointer, str(found[-1].snapshot_id) if found else "")
+    return TableVersion(pointer, str(found[-1].snapshot_id) if found else "")
 
 
 def _snapshots(read: Read, pointer: str) -> list[_Snapshot]:
@@ -105,7 +107,7 @@ def _snapshots(read: Read, pointer: str) -> list[_Snapshot]:
     return sorted(found, key=lambda each: each.sequence_number)
 
 
-def _told(snapshot: _Snapshot) -> str:
+def _describe(snapshot: _Snapshot) -> str:
     return _spelled(datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC))
 
 

@@ -54,15 +54,15 @@ def check_names(connection: Any, statement: str, tables: Collection[str]) -> Non
     # most queries.
     text = statement.replace("'", "''")
     try:
-        told = msgspec.json.decode(
+        parsed = msgspec.json.decode(
             connection.execute(f"select json_serialize_sql('{text}')").fetchone()[0]
         )
     except RecursionError:
         raise BadQuery("the query is nested too deeply: use fewer nested expressions") from None
-    if told["error"]:
-        raise BadQuery(str(told.get("error_message", "the query cannot be parsed")))
+    if parsed["error"]:
+        raise BadQuery(str(parsed.get("error_message", "the query cannot be parsed")))
     allowed = frozenset(map(_fold, tables))
-    for node, scope in _nodes(told):
+    for node, scope in _nodes(parsed):
         _check(node, allowed, scope, tables)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from polynya.base.errors import ConfigError
 from polynya.lakehouse.jobs.plan import TableRef, store_settings
 from polynya.lakehouse.reading.blobs import Blobs, open_blobs, with_credentials
-from polynya.lakehouse.sql.as_of import Place, places
+from polynya.lakehouse.sql.as_of import TableVersion, versions
 from polynya.lakehouse.sql.policy import BadQuery, Bounds, check_names, lock
 from polynya.objectstore import StoreSettings
 from polynya.objectstore.settings import s3_config
@@ -196,11 +196,11 @@ def _load(connection: Any, store: StoreSettings, environment: Mapping[str, str])
 
 def _extension(name: str) -> str:
     spec = importlib.util.find_spec(f"duckdb_extension_{name}")
-    places = spec.submodule_search_locations if spec and spec.submodule_search_locations else []
+    folders = spec.submodule_search_locations if spec and spec.submodule_search_locations else []
     found = [
         path
-        for place in places
-        for path in Path(place).glob(f"extensions/*/{name}.duckdb_extension")
+        for folder in folders
+        for path in Path(folder).glob(f"extensions/*/{name}.duckdb_extension")
     ]
     if not found:
         import duckdb
@@ -230,12 +230,12 @@ def _views(connection: Any, table: TableRef, as_of: str, blobs: Blobs | None) ->
     """Make the views of a table and of its dead letters, as of a time, a snapshot or a tag."""
     dead = table.name + DLQ_SUFFIX
     if not as_of:
-        _view(connection, table.name, Place(table.iceberg))
-        _view(connection, dead, Place(table.iceberg_dlq))
+        _view(connection, table.name, TableVersion(table.iceberg))
+        _view(connection, dead, TableVersion(table.iceberg_dlq))
         return
     if blobs is None:
         raise BadQuery(f"the store of the table '{table.name}' is not known")
-    rows, letters = places(lambda uri: blobs.get(blobs.key(uri)), table, as_of)
+    rows, letters = versions(lambda uri: blobs.get(blobs.key(uri)), table, as_of)
     _view(connection, table.name, rows)
     if letters.snapshot:
         _view(connection, dead, letters)
@@ -243,12 +243,12 @@ def _views(connection: Any, table: TableRef, as_of: str, blobs: Blobs | None) ->
         _empty_view(connection, dead, _EMPTY_DLQ)
 
 
-def _view(connection: Any, name: str, place: Place) -> None:
+def _view(connection: Any, name: str, version: TableVersion) -> None:
     """Make a view of a table, with its values as text. A derived table may have no values."""
     import duckdb
 
-    at = f", snapshot_from_id = {place.snapshot}" if place.snapshot else ""
-    rows = f"from iceberg_scan('{_quoted(place.pointer)}'{at})"
+    at = f", snapshot_from_id = {version.snapshot}" if version.snapshot else ""
+    rows = f"from iceberg_scan('{_quoted(version.pointer)}'{at})"
     try:
         connection.execute(
             f'create view "{name}" as select *, try(decode("value")) as value_text {rows}'
@@ -271,26 +271,26 @@ def _explained(tables: Sequence[TableRef], statement: str) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as fault:
-        told = str(fault)
-        missing = _MISSING.search(told)
+        message = str(fault)
+        missing = _MISSING.search(message)
         if missing is None:
             empty = [table.name for table in _mentioned(tables, statement) if not table.iceberg]
             if empty and isinstance(fault, duckdb.BinderException):
-                told += (
+                message += (
                     "\nA table has no typed columns before its first rows: run polynya table "
                     f"sync {' '.join(empty)}"
                 )
             if isinstance(fault, duckdb.ParserException):
-                told += (
+                message += (
                     "\nA column whose name is a keyword of SQL, such as offset or at, needs double "
                     'quotes: "offset"'
                 )
-            raise BadQuery(told) from None
+            raise BadQuery(message) from None
         names = (
             ", ".join(table.name for table in tables)
             or "none yet: polynya table create NAME --prefix PREFIX"
         )
-        raise BadQuery(f"{told.splitlines()[0]} The tables are: {names}") from None
+        raise BadQuery(f"{message.splitlines()[0]} The tables are: {names}") from None
 
 
 def _quoted(text: str) -> str:

@@ -18,10 +18,10 @@ from polynya.reducers.wasm.limits import Budget
 from polynya.reducers.wasm.pipe import (
     REPLY,
     REQUEST,
+    FaultReport,
     Load,
     Loaded,
     Status,
-    Told,
     Verb,
     read_exactly,
     write_all,
@@ -50,10 +50,13 @@ class Child:
         try:
             result = self._run(verb, count, body)
         except Fault as fault:
-            status, result = Status.FAULT, msgspec.msgpack.encode(Told(fault.kind, fault.reason))
+            status, result = (
+                Status.FAULT,
+                msgspec.msgpack.encode(FaultReport(fault.kind, fault.reason)),
+            )
         except Exception as error:  # noqa: BLE001 (a defect of ours is the fault of this module alone)
-            told = Told("SANDBOX", f"{type(error).__name__}: {error}"[:500])
-            status, result = Status.FAULT, msgspec.msgpack.encode(told)
+            report = FaultReport("SANDBOX", f"{type(error).__name__}: {error}"[:500])
+            status, result = Status.FAULT, msgspec.msgpack.encode(report)
         micros = int((time.process_time() - begun) * 1e6)
         return REPLY.pack(status, self._fuel() - used, micros, len(result)) + result
 

@@ -188,7 +188,7 @@ class Instance:
         said = self._message() or _first(trap.message)
         # A failed memory.grow is no trap: the module's allocator then stops it
         full = self._size() > self._budget.memory_bytes // 2 and code is TrapCode.UNREACHABLE
-        return Fault("MEMORY" if full else "TRAP", f"{said}{self._used()}{self._wasi.told()}")
+        return Fault("MEMORY" if full else "TRAP", f"{said}{self._used()}{self._wasi.log_text()}")
 
     def _used(self) -> str:
         return f" ({self._size() / MIB:.1f} of {self._budget.memory_bytes / MIB:.1f} MiB of memory)"

@@ -31,7 +31,7 @@ class Verb(enum.IntEnum):
 
 class Status(enum.IntEnum):
     OK = 0
-    FAULT = 1  # body: `Told`
+    FAULT = 1  # body: `FaultReport`
     NOT_INSTALLED = 2
 
 
@@ -52,7 +52,7 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True):
     content_type: str  # of its states
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
+class FaultReport(msgspec.Struct, frozen=True, array_like=True):
     """A fault, as the sandbox process tells it."""
 
     kind: str

@@ -30,14 +30,14 @@ from polynya.reducers.wasm.limits import (
     LOG_BYTES_MAX,
     Budget,
 )
-from polynya.reducers.wasm.pipe import REPLY, REQUEST, Load, Loaded, Status, Told, Verb
+from polynya.reducers.wasm.pipe import REPLY, REQUEST, FaultReport, Load, Loaded, Status, Verb
 
 MODULE = "polynya.reducers.wasm.child"
 KEPT = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")  # inherited environment
 _TOLD_BYTES_MAX = 64 * 1024
 MALFORMED = "the sandbox process sent a malformed reply"
 OCTETS = "application/octet-stream"
-_Told = TypeVar("_Told", Loaded, Told)
+_Decoded = TypeVar("_Decoded", Loaded, FaultReport)
 
 
 class Sandbox:
@@ -143,7 +143,7 @@ class Sandbox:
         self.cpu_micros += micros
         if status == Status.OK:
             return result
-        raise self._told(result)
+        raise self._fault_of(result)
 
     def _bound(self, verb: Verb) -> int:
         """Return how long the reply may be."""
@@ -152,13 +152,13 @@ class Sandbox:
         longest = self._budget.state_bytes if verb in (Verb.STATE, Verb.GET) else LOG_BYTES_MAX
         return max(longest, _TOLD_BYTES_MAX)
 
-    def _told(self, body: bytes) -> Fault:
-        told = _decode(body, Told)
-        if told.kind not in KINDS:
+    def _fault_of(self, body: bytes) -> Fault:
+        report = _decode(body, FaultReport)
+        if report.kind not in KINDS:
             self.close()
             return Fault("SANDBOX", MALFORMED)
-        kind: Kind = told.kind  # type: ignore[assignment]
-        return Fault(kind, told.reason)
+        kind: Kind = report.kind  # type: ignore[assignment]
+        return Fault(kind, report.reason)
 
     def _end(self) -> int:
         """End the process and return its exit status."""
@@ -223,7 +223,7 @@ class _Exchange:
             raise _Ended(f"it has not answered for {self._seconds:g} seconds")
 
 
-def _decode(body: bytes, kind: type[_Told]) -> _Told:
+def _decode(body: bytes, kind: type[_Decoded]) -> _Decoded:
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except UNREADABLE:

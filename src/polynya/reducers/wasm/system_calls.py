@@ -78,12 +78,12 @@ def program(architecture: int, calls: Mapping[str, int], pid: int) -> bytes:
         (_LOAD, 0, 0, _NUMBER_AT),
     ]
     for number in guarded:
-        place = len(steps)
+        index = len(steps)
         steps += [
             (_EQUAL, 0, 3, number),
             (_LOAD, 0, 0, _FIRST_ARGUMENT_AT),
-            (_EQUAL, allow - place - 3, 0, 0),
-            (_EQUAL, allow - place - 4, refuse - place - 4, pid),
+            (_EQUAL, allow - index - 3, 0, 0),
+            (_EQUAL, allow - index - 4, refuse - index - 4, pid),
         ]
     for number in free:
         steps.append((_EQUAL, allow - len(steps) - 1, 0, number))

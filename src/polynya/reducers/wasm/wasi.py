@@ -60,7 +60,7 @@ class Wasi:
 
         def leave(_: Caller, *arguments: int) -> None:
             given = ", ".join(map(str, arguments))
-            raise Fault("TRAP", f"the module called {name}({given}){self.told()}")
+            raise Fault("TRAP", f"the module called {name}({given}){self.log_text()}")
 
         return leave
 
@@ -72,7 +72,7 @@ class Wasi:
         except OutOfMemory:
             return FAULT_OF_ADDRESS
 
-    def told(self) -> str:
+    def log_text(self) -> str:
         """Return the end of the log, for the reason of a fault."""
         text = self.log.decode(errors="replace").strip()
         return f"; its output: {text}" if text else ""

@@ -106,13 +106,13 @@ class _Comparison:
         found: list[Incompatibility] = []
         written = {each.name: each for each in writer.fields}
         for number, field in enumerate(reader.fields):
-            place = f"{where}fields/{number}"
+            path = f"{where}fields/{number}"
             source = _source_of(field, written)
             if source is not None:
-                found += self.compare(field.type, source.type, f"{place}/type/")
+                found += self.compare(field.type, source.type, f"{path}/type/")
             elif field.default is NO_DEFAULT:
                 message = f"the field {field.name} of {reader.name} is new to the reader and has no default"
-                found.append(Incompatibility("READER_FIELD_MISSING_DEFAULT_VALUE", place, message))
+                found.append(Incompatibility("READER_FIELD_MISSING_DEFAULT_VALUE", path, message))
         return found
 
 

@@ -197,10 +197,10 @@ class _Parser:
         made.fields = []
         seen = set[str]()
         for number, each in enumerate(fields):
-            place = f"{where}.fields[{number}]"
-            field = self._field(each, space, place, depth)
+            path = f"{where}.fields[{number}]"
+            field = self._field(each, space, path, depth)
             if field.name in seen:
-                raise BadSchema(f"{place}.name: the record has the field '{field.name}' twice")
+                raise BadSchema(f"{path}.name: the record has the field '{field.name}' twice")
             seen.add(field.name)
             made.fields.append(field)
 

@@ -1,5 +1,5 @@
-"""Descriptors (`google.protobuf.FileDescriptorProto`): Python's and C#'s serializers register them in
-base64 instead of a text, and ask for them by `format=serialized`."""
+"""Descriptors (`google.protobuf.FileDescriptorProto`): Python's and C#'s serializers register them
+in base64 instead of a text, and ask for them by `format=serialized`."""
 
 from __future__ import annotations
 
@@ -183,16 +183,16 @@ class _Reading:
         return made
 
     def _value(self, data: bytes) -> tuple[str, int, tuple[Option, ...]]:
-        name, place, found = "", 0, ()
+        name, assigned, found = "", 0, ()
         own: tuple[Option, ...] = found
         for number, value in fields_of(data):
             if number == 1:
                 name = _text(value)
             elif number == 2:
-                place = _signed(_number(value))
+                assigned = _signed(_number(value))
             elif number == 3:
                 own = self.options(options.VALUE, value)
-        return name, place, own
+        return name, assigned, own
 
     def service(self, data: bytes) -> Service:
         """Return a service."""

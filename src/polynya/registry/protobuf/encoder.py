@@ -50,9 +50,9 @@ def _message(message: Message, file: File, types: Types, scope: str) -> bytes:
         for field in message.fields
         if field.label == "optional" and file.syntax != "proto2"
     ]
-    places = {name: at for at, name in enumerate(oneofs)}
+    numbers = {name: at for at, name in enumerate(oneofs)}
     for field in message.fields:
-        made.data(2, _field(field, file, types, scope, places))
+        made.data(2, _field(field, file, types, scope, numbers))
     for inner in message.messages:
         made.data(3, _message(inner, file, types, f"{scope}.{inner.name}"))
     for field in message.fields:
@@ -73,7 +73,7 @@ def _message(message: Message, file: File, types: Types, scope: str) -> bytes:
     return made.done()
 
 
-def _field(field: Field, file: File, types: Types, scope: str, places: dict[str, int]) -> bytes:
+def _field(field: Field, file: File, types: Types, scope: str, numbers: dict[str, int]) -> bytes:
     made = Writer()
     made.text(1, field.name)
     made.number(3, field.number)
@@ -90,7 +90,7 @@ def _field(field: Field, file: File, types: Types, scope: str, places: dict[str,
         made.data(8, options.write(options.FIELD, field.options))
     is_optional = field.label == "optional" and file.syntax != "proto2"
     if field.oneof or is_optional:
-        made.number(9, places[field.oneof or f"_{field.name}"])
+        made.number(9, numbers[field.oneof or f"_{field.name}"])
     made.text(10, field.json_name or json_name(field.name))
     if is_optional:
         made.number(17, 1)

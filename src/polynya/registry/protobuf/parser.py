@@ -127,10 +127,10 @@ def _field(tokens: Tokens, file: File) -> Field:
     if tokens.next == "map":
         tokens.take()
         if tokens.takes("<"):
-            place = tokens.where
+            start = tokens.where
             key = tokens.of("name", "the type of the keys")
             if key not in _KEYS:
-                raise BadSchema(f"{place}: a map has no keys of the type '{key}'")
+                raise BadSchema(f"{start}: a map has no keys of the type '{key}'")
             tokens.take(",")
             type_ = tokens.of("name", "the type of the values")
             tokens.take(">")
@@ -144,11 +144,11 @@ def _field(tokens: Tokens, file: File) -> Field:
         )
     name = tokens.of("name", "the name of a field")
     tokens.take("=")
-    place = tokens.where
+    start = tokens.where
     number = _integer(tokens)
     if not 1 <= number <= NUMBER_MAX or number in _RESERVED_BY_PROTOBUF:
         raise BadSchema(
-            f"{place}: {number} is no number of a field: expected 1 to {NUMBER_MAX}, and not 19000 to "
+            f"{start}: {number} is no number of a field: expected 1 to {NUMBER_MAX}, and not 19000 to "
             "19999"
         )
     options = _options(tokens)

@@ -19,22 +19,24 @@ END = ""
 
 
 class Tokens:
-    """The tokens that are left, and the place of the next one."""
+    """The tokens that are left, and the position of the next one."""
 
     def __init__(self, text: str) -> None:
         """Raises BadSchema for what is no token."""
         self._text = text
         self._lines = [0, *(each.end() for each in re.finditer("\n", text))]  # where they begin
-        self._found: list[tuple[str, str, int]] = []  # kind, token, place
+        self._found: list[tuple[str, str, int]] = []  # kind, token, position
         self._at = 0
-        place = 0
-        while place < len(text):
-            match = _TOKEN.match(text, place)
+        position = 0
+        while position < len(text):
+            match = _TOKEN.match(text, position)
             if match is None:
-                raise BadSchema(f"{self._place(place)}: unexpected {text[place : place + 16]!r}")
+                raise BadSchema(
+                    f"{self._position(position)}: unexpected {text[position : position + 16]!r}"
+                )
             if match.lastgroup != "blank":
-                self._found.append((match.lastgroup or "", match[0], place))
-            place = match.end()
+                self._found.append((match.lastgroup or "", match[0], position))
+            position = match.end()
 
     @property
     def next(self) -> str:
@@ -50,9 +52,9 @@ class Tokens:
     def where(self) -> str:
         """Line and column of the next token."""
         is_end = self._at >= len(self._found)
-        return self._place(len(self._text) if is_end else self._found[self._at][2])
+        return self._position(len(self._text) if is_end else self._found[self._at][2])
 
-    def _place(self, at: int) -> str:
+    def _position(self, at: int) -> str:
         line = bisect_right(self._lines, at)
         return f"line {line}, column {at - self._lines[line - 1] + 1}"
 

@@ -80,7 +80,7 @@ class Target(enum.Enum):
     OFFSET = "offset"
     SHIFT = "shift"  # from the committed offset
     TIME = "time"  # the first record of a time in ms or later
-    PLACES = "places"  # an offset of its own for each partition
+    OFFSETS = "offsets"  # an offset of its own for each partition
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
     target: Target
     number: int = 0
-    places: dict[tuple[str, int], int] = {}  # of PLACES, by topic and partition
+    offsets: dict[tuple[str, int], int] = {}  # of OFFSETS, by topic and partition
 
 
 class NewOffset(msgspec.Struct):
@@ -143,9 +143,9 @@ class GroupAdmin:
 
     async def describe(self, id_: str, *, sees: Sees = _all) -> GroupDetails:
         """Return a group, with its offsets in the topics that the caller sees."""
-        told = await self._groups.call(Describe(id_))
-        assert isinstance(told, Description)
-        if told.state == _DEAD:
+        description = await self._groups.call(Describe(id_))
+        assert isinstance(description, Description)
+        if description.state == _DEAD:
             raise GroupRefused(GroupError.GROUP_ID_NOT_FOUND)
         topics = {topic.id: topic for topic in await self._topics(sees)}
         committed = {
@@ -161,7 +161,7 @@ class GroupAdmin:
                 each.client_host,
                 _partitions_of_member(each, topics),
             )
-            for each in told.members
+            for each in description.members
         ]
         read = {
             (topic, number)
@@ -184,8 +184,16 @@ class GroupAdmin:
                 metadata = "" if entry is None else entry.metadata
                 stream = spelled_name(found.name)
                 rows.append(OffsetDetails(*partition, offset, found.record, lag, metadata, stream))
-        kind = KINDS[told.kind]
-        return GroupDetails(id_, told.state, told.protocol_type, told.protocol, members, rows, kind)
+        kind = KINDS[description.kind]
+        return GroupDetails(
+            id_,
+            description.state,
+            description.protocol_type,
+            description.protocol,
+            members,
+            rows,
+            kind,
+        )
 
     async def reset(
         self,
@@ -202,8 +210,8 @@ class GroupAdmin:
         Raises ResetRefused."""
         known = {topic.name: topic for topic in await self._topics(sees)}
         committed = {(each.topic, each.partition): each for each in await self._offsets(id_)}
-        if wanted.places:
-            topics = sorted(f"{name}:{number}" for name, number in wanted.places)
+        if wanted.offsets:
+            topics = sorted(f"{name}:{number}" for name, number in wanted.offsets)
         if topics is None:
             ids = {topic for topic, _ in committed}
             topics = [name for name, topic in known.items() if topic.id in ids]
@@ -215,16 +223,16 @@ class GroupAdmin:
             topic = known[partition[0]].id
             before = committed.get((topic, partition[1]))
             old = None if before is None else before.offset
-            place = wanted.places.get(partition)
+            given = wanted.offsets.get(partition)
             offset = (
-                await self._wanted(wanted, info, old) if place is None else _within(info, place)
+                await self._wanted(wanted, info, old) if given is None else _within(info, given)
             )
             if offset is not None:
                 entries.append(OffsetEntry(topic, partition[1], offset, -1, ""))
                 rows.append(NewOffset(*partition, old, offset, info.record, info.record - offset))
         if not rows:
             raise ResetRefused(
-                "none of the partitions has a committed offset to start from: name a place such as "
+                "none of the partitions has a committed offset to start from: name a target such as "
                 "'earliest'"
             )
         if not dry_run:

@@ -91,8 +91,8 @@ def judged(group: ModernGroup, call: Commit) -> list[GroupError]:
     member = group.members.get(call.member)
     if member is None:
         return [GroupError.UNKNOWN_MEMBER_ID] * count
-    places = [(each.topic, each.partition) for each in call.offsets]
-    return list(commit_errors(member, call.generation, places))
+    partitions = [(each.topic, each.partition) for each in call.offsets]
+    return list(commit_errors(member, call.generation, partitions))
 
 
 def judged_fetch(group: ModernGroup, call: FetchOffsets) -> GroupError:

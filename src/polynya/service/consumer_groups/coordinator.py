@@ -35,7 +35,7 @@ from polynya.stream.features.consumer_groups.calls import (
     Describe,
     Description,
     Drop,
-    DropPlaces,
+    DropPartitionOffsets,
     FetchOffsets,
     GroupError,
     Heartbeat,
@@ -58,7 +58,7 @@ from polynya.stream.features.consumer_groups.commands import (
 from polynya.stream.features.consumer_groups.modern import ModernGroup, described_modern
 from polynya.stream.features.consumer_groups.modern_members import JOIN_EPOCH
 from polynya.stream.features.consumer_groups.rules import old_offsets
-from polynya.stream.features.consumer_groups.state import CONSUMER, ConsumerGroup, unpacked_place
+from polynya.stream.features.consumer_groups.state import CONSUMER, ConsumerGroup, unpacked_key
 from polynya.stream.features.consumer_groups.subscription import topics_of
 from polynya.stream.features.consumer_groups.topic_view import TopicView
 from polynya.stream.machine import Machine
@@ -512,7 +512,7 @@ async def _offsets(led: _Led, call: FetchOffsets) -> Answer:
     stored = led.machine.consumer_groups.get(call.group)
     if stored is None:
         return Offsets([])
-    unstable = [unpacked_place(place) for place in stored.unstable] if stored.pending else []
+    unstable = [unpacked_key(partition) for partition in stored.unstable] if stored.pending else []
     return Offsets([entry for entry, _ in stored.entries()], unstable)
 
 
@@ -528,7 +528,7 @@ async def _drop(led: _Led, call: Drop) -> Answer:
     return Outcomes([_DROP_ERRORS.get(Code(reply.code), GroupError.UNKNOWN)])
 
 
-async def _drop_offsets(led: _Led, call: DropPlaces) -> Answer:
+async def _drop_offsets(led: _Led, call: DropPartitionOffsets) -> Answer:
     running = led.find(call.group)
     read = set[str]()
     if running is not None and _is_modern(running):
@@ -537,11 +537,11 @@ async def _drop_offsets(led: _Led, call: DropPlaces) -> Answer:
         read = topics_of(
             metadata for member in running.group.members for _, metadata in member.protocols
         )
-    free = [(topic, part) for name, topic, part in call.places if name not in read]
+    free = [(topic, part) for name, topic, part in call.partitions if name not in read]
     reply = await _logged(led, DropOffsets(call.group, free))
     if reply.code == Code.NOT_FOUND:
         return Outcomes([GroupError.GROUP_ID_NOT_FOUND])
-    held = (GroupError.GROUP_SUBSCRIBED_TO_TOPIC * (name in read) for name, *_ in call.places)
+    held = (GroupError.GROUP_SUBSCRIBED_TO_TOPIC * (name in read) for name, *_ in call.partitions)
     return Outcomes([0, *held])
 
 
@@ -590,7 +590,7 @@ _HANDLERS: dict[type, Any] = {
     FetchOffsets: _offsets,
     Describe: _describe,
     Drop: _drop,
-    DropPlaces: _drop_offsets,
+    DropPartitionOffsets: _drop_offsets,
 }
 
 

@@ -1,4 +1,4 @@
-"""The cursors of readers of many streams: the place of each stream at each of the last events.
+"""The cursors of readers of many streams: the position of each stream at each of the last events.
 
 The id of an event is `NAME.N`: the cursor's random name, and the number of the event. A reader that
 reconnects, to any core of the cluster, takes its cursor as it was at that event.
@@ -26,7 +26,7 @@ from polynya.service.node_service import NodeService
 
 LIVE_CURSOR = 71  # messages between cores
 _ID = re.compile(r"([0-9a-f]{24})\.([0-9a-f]{8})", re.ASCII)
-_PLACE_BYTES = 200  # of memory, beside the name
+_POSITION_BYTES = 200  # of memory, beside the name
 _UNDO = 3  # numbers of an entry of the undo log
 
 
@@ -39,9 +39,9 @@ class State:
     DELETED = 3
 
 
-class StreamPlace(msgspec.Struct, array_like=True):
-    """The place of a reader in one incarnation of a stream. `UNTOLD`: it begins there, perhaps at a
-    special position."""
+class StreamPosition(msgspec.Struct, array_like=True):
+    """The position of a reader in one incarnation of a stream. `UNTOLD`: it begins there, perhaps
+    at a special position."""
 
     name: str  # canonical
     uid: int
@@ -56,19 +56,19 @@ class CursorQuery(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Cursor:
-    """The places of one reader. `on_taken` ends its connection, if it has one, or releases it if it
-    is parked. `before`: the name of the cursor that it goes on from."""
+    """The positions of one reader. `on_taken` ends its connection, if it has one, or releases it if
+    it is parked. `before`: the name of the cursor that it goes on from."""
 
-    __slots__ = ("_added", "_undo", "before", "name", "number", "on_taken", "places")
+    __slots__ = ("_added", "_undo", "before", "name", "number", "on_taken", "positions")
 
     def __init__(self, on_taken: Callable[[], None]) -> None:
         self.name = secrets.token_hex(12)
         self.number = 0  # of the last event
-        self.places: list[StreamPlace] = []
+        self.positions: list[StreamPosition] = []
         self.on_taken = on_taken
         self.before = ""
-        self._added = array("q")  # for each place: the event after which it was added
-        self._undo = array("q")  # for each of the last events: what its stream's place was
+        self._added = array("q")  # for each position: the event after which it was added
+        self._undo = array("q")  # for each of the last events: what its stream's position was
 
     @property
     def event_id(self) -> str:
@@ -78,48 +78,48 @@ class Cursor:
     @property
     def size(self) -> int:
         """The bytes of memory that it takes, about."""
-        names = sum(len(place.name) for place in self.places)
+        names = sum(len(position.name) for position in self.positions)
         numbers = len(self._undo) + len(self._added)
-        return names + len(self.places) * _PLACE_BYTES + numbers * 8
+        return names + len(self.positions) * _POSITION_BYTES + numbers * 8
 
-    def add(self, place: StreamPlace) -> int:
+    def add(self, position: StreamPosition) -> int:
         """Add a stream that the client has not been told of, and return its index."""
-        self.places.append(place)
+        self.positions.append(position)
         self._added.append(self.number)
-        return len(self.places) - 1
+        return len(self.positions) - 1
 
-    def go_on(self, before: str, places: list[StreamPlace]) -> None:
-        """Begin with the places of another cursor."""
+    def go_on(self, before: str, positions: list[StreamPosition]) -> None:
+        """Begin with the positions of another cursor."""
         self.before = before
-        for place in places:
-            self.add(place)
+        for position in positions:
+            self.add(position)
 
     def move(self, index: int, record: int, byte: int, state: int) -> str:
-        """Move a stream to its place after an event, and return the id of that event."""
-        place, undo = self.places[index], self._undo
-        undo.extend((index << 2 | place.state, place.record, place.byte))
+        """Move a stream to its position after an event, and return the id of that event."""
+        position, undo = self.positions[index], self._undo
+        undo.extend((index << 2 | position.state, position.record, position.byte))
         if len(undo) >= 2 * _UNDO * LIVE_CURSOR_EVENTS_MAX:
             del undo[: _UNDO * LIVE_CURSOR_EVENTS_MAX]
-        place.record, place.byte, place.state = record, byte, state
+        position.record, position.byte, position.state = record, byte, state
         self.number = number = self.number + 1
         return f"{self.name}.{number:08x}"
 
-    def at(self, number: int) -> list[StreamPlace] | None:
-        """Return the places as they were at an event; None: that is too long ago."""
+    def at(self, number: int) -> list[StreamPosition] | None:
+        """Return the positions as they were at an event; None: that is too long ago."""
         undo = self._undo
         if not self.number - len(undo) // _UNDO <= number <= self.number:
             return None
-        places = [copy(place) for place in self.places]
+        positions = [copy(position) for position in self.positions]
         for back in range(1, self.number - number + 1):  # newest first
             begin = len(undo) - _UNDO * back
             packed, record, byte = undo[begin : begin + _UNDO]
-            place = places[packed >> 2]
-            place.record, place.byte, place.state = record, byte, packed & 3
-        # a stream that began again later has an older place, which decides
-        return places[: bisect_right(self._added, number)]
+            position = positions[packed >> 2]
+            position.record, position.byte, position.state = record, byte, packed & 3
+        # a stream that began again later has an older position, which decides
+        return positions[: bisect_right(self._added, number)]
 
     def moved_after(self, number: int) -> set[int]:
-        """Return the streams that were moved after an event of which `at` knows the places."""
+        """Return the streams that were moved after an event of which `at` knows the positions."""
         begin = len(self._undo) - _UNDO * (self.number - number)
         return {packed >> 2 for packed in self._undo[begin::_UNDO]}
 
@@ -133,7 +133,7 @@ class LiveCursors:
         self._used: dict[str, Cursor] = {}
         self._kept: dict[str, tuple[Cursor, float, int]] = {}  # with its end, and its size
         self._kept_bytes = 0
-        service.rpc.serve(LIVE_CURSOR, CursorQuery, list[StreamPlace] | None, self._here)
+        service.rpc.serve(LIVE_CURSOR, CursorQuery, list[StreamPosition] | None, self._here)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -155,9 +155,9 @@ class LiveCursors:
         self._kept_bytes += size
         self._drop_old()
 
-    async def take(self, event_id: str) -> list[StreamPlace] | None:
-        """Return the places at an event, and end the connection that it was sent on; None: no core
-        has them. `event_id` is one that `is_event_id` accepts."""
+    async def take(self, event_id: str) -> list[StreamPosition] | None:
+        """Return the positions at an event, and end the connection that it was sent on; None: no
+        core has them. `event_id` is one that `is_event_id` accepts."""
         match = _ID.fullmatch(event_id)
         assert match is not None
         query = CursorQuery(match[1], int(match[2], 16))
@@ -171,7 +171,7 @@ class LiveCursors:
                 raise answer
         return None
 
-    async def _here(self, query: CursorQuery) -> list[StreamPlace] | None:
+    async def _here(self, query: CursorQuery) -> list[StreamPosition] | None:
         self._drop_old()
         cursor = self._used.get(query.name)
         if cursor is not None:

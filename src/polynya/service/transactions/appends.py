@@ -154,15 +154,15 @@ class _Attempt:
     async def _undecided(self, parts: Sequence[Part]) -> Reply:
         """Append without deciding, then judge the conditions of streams that get nothing. So of two
         requests that append to what the other one compares at most one is committed."""
-        places = [number for number, part in enumerate(parts) if part.batch is not None]
-        rest = [number for number in range(len(parts)) if number not in set(places)]
+        positions = [number for number, part in enumerate(parts) if part.batch is not None]
+        rest = [number for number in range(len(parts)) if number not in set(positions)]
         rows: dict[int, Row] = {}
-        found = await self._placed(parts, places)
+        found = await self._placed(parts, positions)
         if isinstance(found, Reply):
             return found
-        if places:
+        if positions:
             await self._begin([(group, part.incarnation, part.name) for group, part in found])
-            own = dict(zip(places, (part for _, part in found), strict=True))
+            own = dict(zip(positions, (part for _, part in found), strict=True))
             reply = _joined(parts, *await self._each_group(own, self._command), rows)
             if reply.code != Code.OK:
                 return reply
@@ -173,13 +173,13 @@ class _Attempt:
         return Reply(Code.OK, detail=[rows[number] for number in range(len(parts))])
 
     async def _placed(
-        self, parts: Sequence[Part], places: Sequence[int]
+        self, parts: Sequence[Part], positions: Sequence[int]
     ) -> list[tuple[int, Part]] | Reply:
-        """Return the appends with the groups and incarnations of their streams: a participant is one
-        incarnation. A missing stream is a refusal."""
-        infos = await _all(self._service.info(parts[at].name) for at in places)
+        """Return the appends with the groups and incarnations of their streams: a participant is
+        one incarnation. A missing stream is a refusal."""
+        infos = await _all(self._service.info(parts[at].name) for at in positions)
         found: list[tuple[int, Part]] = []
-        for at, info in zip(places, infos, strict=True):
+        for at, info in zip(positions, infos, strict=True):
             part = parts[at]
             if not isinstance(info, StreamInfo):
                 return none_appended(at, _reply_of(info))
@@ -281,8 +281,8 @@ class _Attempt:
                     await asyncio.sleep(_PAUSE_SECONDS_MAX)
 
     async def _decide(self) -> bool | None:
-        """Return whether the transaction is committed; None: it is open, or there is no answer. After
-        the deadline it is aborted."""
+        """Return whether the transaction is committed; None: it is open, or there is no answer.
+        After the deadline it is aborted."""
         commit = asyncio.get_running_loop().time() < self._deadline
         try:
             self._own.pair = await self._end(commit=commit)
@@ -306,8 +306,8 @@ class _Attempt:
 def _joined(
     parts: Sequence[Part], numbers: list[list[int]], replies: list[Reply], rows: dict[int, Row]
 ) -> Reply:
-    """Return the outcome of the parts of all groups, and note what they answered in `rows`. Repeats go
-    first, as in one group: then the streams have moved, and conditions no longer hold. Raises
+    """Return the outcome of the parts of all groups, and note what they answered in `rows`. Repeats
+    go first, as in one group: then the streams have moved, and conditions no longer hold. Raises
     Unavailable."""
     refused: list[tuple[int, Reply]] = []
     repeated: list[int] = []

@@ -183,7 +183,8 @@ class TransactionJobs:
     # --- participants -----------------------------------------------------------------------------
 
     def _due(self, now_ms: int) -> dict[tuple[int, int], list[tuple[int, Orphan]]]:
-        """Return the transactions to ask for now, by producer and number, with where they are open."""
+        """Return the transactions to ask for now, by producer and number, with where they are
+        open."""
         due: dict[tuple[int, int], list[tuple[int, Orphan]]] = {}
         for group, machine in self._service.local.led.items():
             for source in self._sources:
@@ -196,16 +197,16 @@ class TransactionJobs:
         self._wanted.clear()
         return due
 
-    async def _settle(self, places: list[tuple[int, Orphan]], gate: asyncio.Semaphore) -> None:
+    async def _settle(self, orphans: list[tuple[int, Orphan]], gate: asyncio.Semaphore) -> None:
         """Ask the coordinator, and end the transaction in all places as it answered."""
         service = self._service
         async with gate:
             with self._failures:
-                answer = await self._ask(places[0][1])
+                answer = await self._ask(orphans[0][1])
                 if answer is None:
                     return
                 commit, epoch, decided_ms = answer
-                for group, orphan in places:
+                for group, orphan in orphans:
                     command = TxnSettle(
                         orphan.uid,
                         orphan.group,
@@ -217,7 +218,7 @@ class TransactionJobs:
                         service.now_ms(),
                     )
                     await service.call(group, command)
-                self._settled(places, commit=commit, is_known=epoch >= 0)
+                self._settled(orphans, commit=commit, is_known=epoch >= 0)
 
     async def _ask(self, orphan: Orphan) -> tuple[bool, int, int] | None:
         """Return (commit, epoch of the markers, time of the decision), or None while it is open. An
@@ -232,10 +233,10 @@ class TransactionJobs:
         commit, epoch, decided_ms = reply.detail
         return commit, epoch, decided_ms
 
-    def _settled(self, places: list[tuple[int, Orphan]], *, commit: bool, is_known: bool) -> None:
-        self.counters.orphans += len(places)
-        self.counters.unknown += 0 if is_known else len(places)
-        group, orphan = places[0]
+    def _settled(self, orphans: list[tuple[int, Orphan]], *, commit: bool, is_known: bool) -> None:
+        self.counters.orphans += len(orphans)
+        self.counters.unknown += 0 if is_known else len(orphans)
+        group, orphan = orphans[0]
         log.warning(
             "a transaction was open without a coordinator that ends it; ended it here",
             extra={
@@ -243,7 +244,7 @@ class TransactionJobs:
                 "number": orphan.number,
                 "outcome": "commit" if commit else "abort",
                 "known": is_known,
-                "places": len(places),
+                "places": len(orphans),
                 "group": group,  # of the first one, as are these
                 "stream": orphan.uid,
                 "consumer_group": orphan.group,

@@ -175,24 +175,24 @@ def image_of(machine: Machine) -> Image:
     )
 
 
-def places_of(data: bytes) -> set[int]:
-    """Return the journal places that a snapshot names. Raises CorruptData."""
-    return {batch.place for stream in decode_image(data).streams for batch in stream.hot or ()}
+def positions_of(data: bytes) -> set[int]:
+    """Return the journal positions that a snapshot names. Raises CorruptData."""
+    return {batch.position for stream in decode_image(data).streams for batch in stream.hot or ()}
 
 
-def with_places(data: bytes, moved: dict[int, int]) -> bytes:
-    """Re-encode a snapshot with its batches at other journal places. Raises CorruptData for a batch
-    without a new place."""
+def with_positions(data: bytes, moved: dict[int, int]) -> bytes:
+    """Re-encode a snapshot with its batches at other journal positions. Raises CorruptData for a
+    batch without a new position."""
     image = decode_image(data)
     check_level(image.level, image.group)
     for stream in image.streams:
         for batch in stream.hot or ():
-            if batch.place not in moved:
+            if batch.position not in moved:
                 raise CorruptData(
-                    f"stream {stream.name}: the journal lacks the batch at place "
-                    f"{batch.place:#x}, which the snapshot references"
+                    f"stream {stream.name}: the journal lacks the batch at position "
+                    f"{batch.position:#x}, which the snapshot references"
                 )
-            batch.place = moved[batch.place]
+            batch.position = moved[batch.position]
     return write_image(image)
 
 
@@ -230,7 +230,7 @@ def without_payload(stream: Stream) -> Stream:
 
 
 def machine_from(data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
-    """Rebuild the machine of a snapshot. `read_payload(place, uid)` returns the payload of a hot
+    """Rebuild the machine of a snapshot. `read_payload(position, uid)` returns the payload of a hot
     batch from the journal. Raises CorruptData when `data` or a payload is damaged, ConfigError when
     a newer release wrote it."""
     image = decode_image(data)
@@ -343,10 +343,10 @@ def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], 
     directory.hot[stream.uid] = stream
     end = stream.next_byte
     for batch in reversed(stream.hot):
-        batch.payload = read_payload(batch.place, stream.uid)
+        batch.payload = read_payload(batch.position, stream.uid)
         if len(batch.payload) != end - batch.byte:
             raise CorruptData(
-                f"the journal's batch at place {batch.place} of stream {stream.name} differs in "
+                f"the journal's batch at position {batch.position} of stream {stream.name} differs in "
                 "length from the batch in the snapshot"
             )
         end = batch.byte

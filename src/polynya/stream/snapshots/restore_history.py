@@ -28,7 +28,7 @@ from polynya.stream.features.transactions.state import (
 from polynya.stream.parts import Fork
 from polynya.stream.snapshots.encode import Image
 from polynya.stream.state.model import Pack, Pin, Stream, StreamExtras
-from polynya.stream.state.record_gaps import JUMP, Place
+from polynya.stream.state.record_gaps import JUMP, Offset
 
 REVISION_JUMP = 1 << 32  # of link revisions: other groups' copies may have later ones
 # more streams than a group makes between two copies; the 48-bit counter lasts for 65,000 histories
@@ -151,7 +151,7 @@ class Survey:
                     stream.first_record, stream.first_byte, stream.next_record, pins, fork
                 )
 
-    def begin_of(self, fork: Fork, first: int) -> Place | None:
+    def begin_of(self, fork: Fork, first: int) -> Offset | None:
         """Return where a stream with this fork begins now, or None if everything inherited from
         record `first` on still exists."""
         whole = (fork.record, fork.byte)
@@ -159,7 +159,7 @@ class Survey:
         # the source is gone, was copied too early, or lost its end with the disks
         if origin is None or origin.next_record < fork.record:
             return whole
-        begin: Place | None = None
+        begin: Offset | None = None
         if origin.fork is not None and first < origin.fork.record:
             begin = self.begin_of(origin.fork, first)
         if fork.attempt not in origin.attempts:
@@ -228,16 +228,16 @@ def _fork(stream: Stream, survey: Survey) -> list[StreamLoss]:
         or (stream.extras is not None and stream.extras.detached)
     ):
         return []
-    place = survey.begin_of(fork, stream.first_record)
-    if place is None:
+    position = survey.begin_of(fork, stream.first_record)
+    if position is None:
         return []
     begin = stream.first_record
-    stream.first_record, stream.first_byte = place
-    if place[0] >= fork.record:
+    stream.first_record, stream.first_byte = position
+    if position[0] >= fork.record:
         stream.extras = stream.extras or StreamExtras()
         stream.extras.detached = True
     for pin in (stream.pins or {}).values():
-        pin.first_record = max(pin.first_record, min(place[0], pin.record))
+        pin.first_record = max(pin.first_record, min(position[0], pin.record))
     return [
         StreamLoss(
             stream.name,
@@ -305,8 +305,9 @@ def _abort(image: Image, transaction: Transaction, now_ms: int) -> None:
 
 
 def _open_parts(image: Image, survey: Survey, now_ms: int) -> None:
-    """End what transactions have open in the streams and consumer groups of this group, as a copy of
-    their coordinator has decided; else they are aborted. No batch and no offset waits for an answer."""
+    """End what transactions have open in the streams and consumer groups of this group, as a copy
+    of their coordinator has decided; else they are aborted. No batch and no offset waits for an
+    answer."""
     parts: dict[tuple[int, int, int], tuple[list[tuple[int, str]], list[str]]] = {}
     for key, uid, name in _open(image):
         uids, groups = parts.setdefault(key, ([], []))

@@ -27,7 +27,7 @@ from polynya.stream.state import index
 from polynya.stream.state.entries import as_v1
 from polynya.stream.state.model import PackReference, Stream, StreamExtras
 from polynya.stream.state.pack_tables import is_page_key
-from polynya.stream.state.record_gaps import JUMP, Place
+from polynya.stream.state.record_gaps import JUMP, Offset
 
 COUNTER = (1 << 48) - 1  # the counter in a uid; the upper bits are its birth group
 
@@ -46,7 +46,7 @@ class UnnamedSlice(msgspec.Struct, frozen=True):
 
 def salvage(image: Image, pieces: Mapping[int, Sequence[UnnamedSlice]]) -> list[StreamLoss]:
     """Change the state to match the object store; `pieces` are by uid. Returns the known losses."""
-    # only the log knows the place of a slice that a diskless writer stored
+    # only the log knows the position of a slice that a diskless writer stored
     placed = {
         uid: [each for each in some if each.slice.record >= 0] for uid, some in pieces.items()
     }
@@ -116,7 +116,7 @@ def _ends(stream: Stream) -> list[int]:
 def _continue(
     image: Image, stream: Stream, pieces: Sequence[UnnamedSlice], ends: Sequence[int]
 ) -> None:
-    at: Place = (stream.next_record, stream.next_byte)
+    at: Offset = (stream.next_record, stream.next_byte)
     chains = _Chains(pieces, ends)
     while found := chains.following(at) or chains.instead(at) or chains.behind_a_trim(at):
         cold = found.slice
@@ -139,7 +139,7 @@ def _continue(
     stream.next_record, stream.next_byte = at
 
 
-def _touches(cold: ColdSlice, at: Place) -> bool:
+def _touches(cold: ColdSlice, at: Offset) -> bool:
     """Report whether nothing lies between the position and the slice but missing numbers."""
     return cold.byte == at[1] and cold.record >= at[0]
 
@@ -153,12 +153,12 @@ class _Chains:
         self._at_byte: dict[int, list[UnnamedSlice]] = {}
         for piece in pieces:
             self._at_byte.setdefault(piece.slice.byte, []).append(piece)
-        self._reach: dict[Place, int] = {}  # the record where the chain from there ends
-        for place in sorted({_end(piece) for piece in pieces}, reverse=True):
-            found = self.following(place)
-            self._reach[place] = place[0] if found is None else self._reach[_end(found)]
+        self._reach: dict[Offset, int] = {}  # the record where the chain from there ends
+        for position in sorted({_end(piece) for piece in pieces}, reverse=True):
+            found = self.following(position)
+            self._reach[position] = position[0] if found is None else self._reach[_end(found)]
 
-    def following(self, at: Place) -> UnnamedSlice | None:
+    def following(self, at: Offset) -> UnnamedSlice | None:
         """Return the slice that begins at this position, or after a gap there. Of several, the
         later slices continue only one: the others were uploaded and never published."""
         bound = min((end for end in self._ends if end > at[0]), default=None)
@@ -175,7 +175,7 @@ class _Chains:
             default=None,
         )
 
-    def instead(self, at: Place) -> UnnamedSlice | None:
+    def instead(self, at: Offset) -> UnnamedSlice | None:
         """Return a slice with a path that begins before the position, and that reaches further with
         the slices that follow it. The records before it were trimmed, and the slice accepted before
         was uploaded but never published."""
@@ -191,7 +191,7 @@ class _Chains:
             default=None,
         )
 
-    def behind_a_trim(self, at: Place) -> UnnamedSlice | None:
+    def behind_a_trim(self, at: Offset) -> UnnamedSlice | None:
         """Return the next slice of this history with a path."""
         least = max([at[0] + 1, *self._ends])
         later = [each for each in self._first if least <= each.slice.record < at[0] + JUMP]
@@ -201,7 +201,7 @@ class _Chains:
         return piece.slice.record, -self._reach[_end(piece)], -piece.slice.records
 
 
-def _end(piece: UnnamedSlice) -> Place:
+def _end(piece: UnnamedSlice) -> Offset:
     cold = piece.slice
     return cold.record + cold.records, cold.byte + cold.length
 
@@ -230,7 +230,7 @@ def _drop_from(image: Image, stream: Stream, record: int) -> None:
     stream.pins = stream.pins or None
 
 
-def _trim(image: Image, stream: Stream, at: Place) -> None:
+def _trim(image: Image, stream: Stream, at: Offset) -> None:
     """Drop everything before the position, except slices that forks may need."""
     if stream.pins and stream.cold:
         stream.extras = stream.extras or StreamExtras()

@@ -41,7 +41,7 @@ class Chunks:
             self.append(chunk)
 
     def append(self, chunk: bytes) -> None:
-        record, position = closed.place_of(chunk)
+        record, position = closed.position_of(chunk)
         self.data.append(chunk)
         self.begins.append(self.end)
         self.records.append(record)
@@ -117,7 +117,7 @@ class Chunked:
             map(closed.has_second_version, chunks.data)
         ):
             return None
-        last, at = self.place(len(self) // ENTRY_BYTES - 1)
+        last, at = self.locate(len(self) // ENTRY_BYTES - 1)
         head = form.head_of_chunks(
             self.bounds(), len(self) // ENTRY_BYTES, _TIME.unpack_from(last, at)[0]
         )
@@ -137,7 +137,7 @@ class Chunked:
         chunks.append(closed.compact(rest))
         return Chunked(chunks, b"", self._first)
 
-    def place(self, at: int) -> tuple[bytes, int]:
+    def locate(self, at: int) -> tuple[bytes, int]:
         """Return the bytes that hold the entry of this number, and where it begins there."""
         number = at + self._first
         if number >= self._end:

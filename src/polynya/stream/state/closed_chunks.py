@@ -1,10 +1,9 @@
 """Closed chunks of an index, compact: a third of the bytes of their entries
 (docs/formats/group-state.md).
 
-Neighbouring entries have much in common. A chunk has the bytes of its first entry, and of the others
-only the columns of bytes in which not all are equal. An entry begins where the one before ends, and
-its record time is nearly its append time: so a chunk has only the differences.
-"""
+Neighbouring entries have much in common. A chunk has the bytes of its first entry, and of the
+others only the columns of bytes in which not all are equal. An entry begins where the one before
+ends, and its record time is nearly its append time: so a chunk has only the differences."""
 
 from __future__ import annotations
 
@@ -92,7 +91,7 @@ def count_of(chunk: bytes) -> int:
     return int(_COUNT.unpack_from(chunk)[0])
 
 
-def place_of(chunk: bytes) -> tuple[int, int]:
+def position_of(chunk: bytes) -> tuple[int, int]:
     """Return the (record, byte) of a chunk's first entry."""
     record, position, _, _ = _MORE.unpack_from(chunk, HEAD_BYTES)
     return record, position

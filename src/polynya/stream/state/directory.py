@@ -70,11 +70,11 @@ class StreamDirectory:
             assert stream.hot
             yield stream, stream.hot
 
-    def needed_places(self) -> int | None:
-        """Return the lowest journal place that a hot batch still needs, or None if everything is
+    def needed_positions(self) -> int | None:
+        """Return the lowest journal position that a hot batch still needs, or None if everything is
         cold."""
         return min(
-            (batch.place for stream in self.hot.values() for batch in stream.hot or ()),
+            (batch.position for stream in self.hot.values() for batch in stream.hot or ()),
             default=None,
         )
 

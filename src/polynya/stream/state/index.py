@@ -4,8 +4,8 @@ Each flush adds a slice to its stream's index, and a group may hold millions. As
 take five times the memory. The bytes are never changed in place, so a reader may keep them. Entries
 hold pack numbers; the machine maps these to keys.
 
-A short index is one `bytes`. A long one is `Chunked`: an append copies one chunk at most, and closed
-chunks are compact. Snapshots have the chunks; `written` gives the same bytes for both.
+A short index is one `bytes`. A long one is `Chunked`: an append copies one chunk at most, and
+closed chunks are compact. Snapshots have the chunks; `written` gives the same bytes for both.
 
 The records and bytes of an entry are spans of numbers and positions. Some of them may be missing:
 so entries that follow each other touch, whatever was removed from them.
@@ -27,7 +27,7 @@ from polynya.stream.state.entries import ENTRY_BYTES, packed
 
 __all__ = ["ENTRY_BYTES", "Chunked", "Entries", "Index", "packed"]
 
-_PLACE = Struct("<QQ")
+_OFFSET = Struct("<QQ")
 _TIME = Struct("<16xQ")
 _RECORDS = Struct("<Q16xI")
 _END = Struct("<QQ8xII")
@@ -154,7 +154,7 @@ def records_in(data: Entries, begin: int) -> int:
 def span(data: Entries, begin: int, end: int) -> tuple[int, int]:
     """Return the first record of the entries from `begin` to before `end`, and the record after
     the last."""
-    last, records = _RECORDS.unpack_from(*_place(data, end - 1))
+    last, records = _RECORDS.unpack_from(*_locate(data, end - 1))
     return begin_of(data, begin)[0], last + records
 
 
@@ -206,33 +206,35 @@ def first_dated(data: Entries | None, begin: int, time_ms: int) -> int:
 
 def record_time_ms_max(data: Entries, at: int) -> int:
     """Return the largest record time of an entry; `UNKNOWN_MS` if it does not say."""
-    chunk, place = _place(data, range(count(data))[at])
-    found: int = _RECORD_TIME.unpack_from(chunk, place + _RECORD_TIME_AT)[0]
+    chunk, position = _locate(data, range(count(data))[at])
+    found: int = _RECORD_TIME.unpack_from(chunk, position + _RECORD_TIME_AT)[0]
     return found
 
 
 def time_ms_max(data: Entries, at: int) -> int:
     """Return the largest append time of an entry. It never decreases along an index."""
-    found: int = _TIME.unpack_from(*_place(data, range(count(data))[at]))[0]
+    found: int = _TIME.unpack_from(*_locate(data, range(count(data))[at]))[0]
     return found
 
 
 def time_ms_first(data: Entries, at: int) -> int:
     """Return the append time of an entry's first batch."""
-    chunk, place = _place(data, range(count(data))[at])
-    return int(_TIME.unpack_from(chunk, place)[0] - _SPAN.unpack_from(chunk, place + _SPAN_AT)[0])
+    chunk, position = _locate(data, range(count(data))[at])
+    return int(
+        _TIME.unpack_from(chunk, position)[0] - _SPAN.unpack_from(chunk, position + _SPAN_AT)[0]
+    )
 
 
 def begin_of(data: Entries, at: int) -> tuple[int, int]:
     """Return the (record, byte) at which an entry begins."""
     if isinstance(data, bytes):
-        return _PLACE.unpack_from(data, at * ENTRY_BYTES)
-    return _PLACE.unpack_from(*data.place(at))
+        return _OFFSET.unpack_from(data, at * ENTRY_BYTES)
+    return _OFFSET.unpack_from(*data.locate(at))
 
 
 def end_of(data: Entries, at: int) -> tuple[int, int]:
     """Return the (record, byte) after an entry."""
-    record, byte, records, length = _END.unpack_from(*_place(data, range(count(data))[at]))
+    record, byte, records, length = _END.unpack_from(*_locate(data, range(count(data))[at]))
     return record + records, byte + length
 
 
@@ -287,8 +289,8 @@ def _range(
     return data.range_of(value, by_byte=by_byte, right=right)
 
 
-def _place(data: Entries, at: int) -> tuple[bytes, int]:
-    return (data, at * ENTRY_BYTES) if isinstance(data, bytes) else data.place(at)
+def _locate(data: Entries, at: int) -> tuple[bytes, int]:
+    return (data, at * ENTRY_BYTES) if isinstance(data, bytes) else data.locate(at)
 
 
 class Index(Sequence[ColdSlice]):
@@ -321,7 +323,7 @@ class Index(Sequence[ColdSlice]):
     def __getitem__(self, at: int | slice) -> ColdSlice | list[ColdSlice]:
         if isinstance(at, slice):
             return [self[number] for number in range(len(self))[at]]
-        return self._slice(form.ENTRY.unpack_from(*_place(self.data, range(len(self))[at])))
+        return self._slice(form.ENTRY.unpack_from(*_locate(self.data, range(len(self))[at])))
 
     def _slice(self, entry: tuple[int, ...]) -> ColdSlice:
         return form.unpacked(entry, self._keys[entry[5]])

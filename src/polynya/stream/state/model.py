@@ -39,7 +39,7 @@ __all__ = [
 
 
 class HotBatch(msgspec.Struct, array_like=True, gc=False):
-    """A batch that is in memory, and in the journal at `place`."""
+    """A batch that is in memory, and in the journal at `position`."""
 
     record: int  # number of its first record
     byte: int  # stream position of its first byte
@@ -50,7 +50,7 @@ class HotBatch(msgspec.Struct, array_like=True, gc=False):
     time_ms: int  # append time
     record_time_ms_max: int
     encoding: int
-    place: int  # journal place: segment << 32 | offset of its frame
+    position: int  # journal position: segment << 32 | offset of its frame
     # (id, epoch, sequence); of Kafka also (last sequence, kind)
     producer: tuple[Any, ...] | None = None
     flags: int = 0
@@ -208,8 +208,8 @@ class AttributedExtras(PlainExtras, array_like=True, gc=False):
 
 
 class StreamExtras(AttributedExtras, array_like=True, gc=False):
-    """The rarely used fields of a stream: its own retention, the past kept for forks, eviction data,
-    attributes, the progress of key compaction, and snapshots."""
+    """The rarely used fields of a stream: its own retention, the past kept for forks, eviction
+    data, attributes, the progress of key compaction, and snapshots."""
 
     compaction: Compaction | None = None
     # by record, and at one record the oldest first; never empty

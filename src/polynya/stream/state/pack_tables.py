@@ -2,9 +2,8 @@
 
 A pack of merged slices has two or three entries of a long stream, so a group has nearly as many
 packs as entries. The newest ones are objects in a `dict`. Older ones are rows of `SortedRows`, by
-half of the random bits of their keys: the rest of a key takes 16 bytes, and values have a fixed width.
-What does not fit into a row stays an object.
-"""
+half of the random bits of their keys: the rest of a key takes 16 bytes, and values have a fixed
+width. What does not fit into a row stays an object."""
 
 from __future__ import annotations
 
@@ -245,10 +244,10 @@ class OwnedPacks(PackTable[Pack]):
             if not pack.groups and pack.condemned_ms <= before_ms
         )
 
-    def some(self, place: int, count: int) -> tuple[list[tuple[str, Pack]], int]:
-        """Return the packs that are objects, `count` rows from a place on, and the place behind
-        those. 0 is the first place, and the one behind the last."""
-        rows = list(islice(self._rows.rows(place), count + 1))
+    def some(self, position: int, count: int) -> tuple[list[tuple[str, Pack]], int]:
+        """Return the packs that are objects, `count` rows from a position on, and the position
+        behind those. 0 is the first position, and the one behind the last."""
+        rows = list(islice(self._rows.rows(position), count + 1))
         after = rows[count][0] if len(rows) > count else 0
         return [*self._objects(), *map(self._pair, rows[:count])], after
 

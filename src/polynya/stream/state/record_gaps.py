@@ -15,13 +15,13 @@ from polynya.stream.state import index
 from polynya.stream.state.model import HotBatch, Stream
 
 JUMP = 1 << 40
-Place = tuple[int, int]  # record, byte
+Offset = tuple[int, int]  # record, byte
 
 _RECORD = attrgetter("record")
 _RECORDS = attrgetter("records")
 
 
-def behind(stream: Stream, cold: index.Entries | None, at: Place, tail: Place) -> Place:
+def behind(stream: Stream, cold: index.Entries | None, at: Offset, tail: Offset) -> Offset:
     """Return the position, or the next record's position if `at` lies in a gap. `cold` is the
     stream's index; `tail` is its end for this caller."""
     record = at[0]

@@ -87,7 +87,7 @@ class SortedRows:
         return leaf, row, row < len(numbers) and numbers[row] == number
 
     def _with_room(self, leaf: int, row: int) -> tuple[int, int]:
-        """Make room for a row; return its new place."""
+        """Make room for a row; return its new position."""
         if not self._numbers:
             self._add_leaf(0, array("Q"), bytearray())
             return 0, 0

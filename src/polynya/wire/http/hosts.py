@@ -24,7 +24,7 @@ def bare_host(value: str) -> str:
     return host if address is None else str(address)
 
 
-def origin_place(origin: str) -> str:
+def origin_address(origin: str) -> str:
     """Return `HOST` or `HOST:PORT` of an origin, in lower case. Empty for an origin without a host,
     such as `null` or an extension."""
     match = _ORIGIN.fullmatch(origin)

@@ -76,8 +76,8 @@ def control_event(
 def error_event(body: bytes, event_id: str = "") -> bytes:
     """Format an error event. `body` is the JSON of the error, on one line. Without an id the client
     resumes at its last offset."""
-    place = f"id:{event_id}\n".encode() if event_id else b""
-    return place + b"event: error\ndata:" + body + b"\n\n"
+    id_line = f"id:{event_id}\n".encode() if event_id else b""
+    return id_line + b"event: error\ndata:" + body + b"\n\n"
 
 
 def chunk(data: bytes) -> bytes:

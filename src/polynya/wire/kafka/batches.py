@@ -18,7 +18,7 @@ HEADER_BYTES = 61
 MAGIC = 2
 NO_PRODUCER = -1
 _HEADER = Struct(">qiibIhiqqqhii")
-_PLACE = Struct(">qii")  # base offset, length, leader epoch: all that a fetch replaces
+_BASE = Struct(">qii")  # base offset, length, leader epoch: all that a fetch replaces
 _EXTENT = Struct(">8xi11xi")  # length, last offset delta
 _LENGTH_AT, _CRC_FROM = 8, 21
 _ATTRIBUTES_AT, _MAX_TIME_AT = 21, 35
@@ -155,8 +155,8 @@ def _with_time(batch: bytes, time_ms: int, attribute: int) -> bytes:
 
 
 def _with_head(batch: Bytes, made: bytearray) -> bytes:
-    """Return a batch with another header, and its CRC. A change of the first bytes changes the CRC by
-    what remains of the difference."""
+    """Return a batch with another header, and its CRC. A change of the first bytes changes the CRC
+    by what remains of the difference."""
     before, after = (
         google_crc32c.value(bytes(each[_CRC_FROM:HEADER_BYTES])) for each in (batch, made)
     )
@@ -176,8 +176,8 @@ def place_all(
         end = at + _OVERHEAD + length
         if end < at + HEADER_BYTES or end > size:
             raise Malformed(f"a record batch ends at byte {end} of {size}")
-        put(_PLACE.pack(base_offset, length, leader_epoch))
-        put(view[at + _PLACE.size : end])
+        put(_BASE.pack(base_offset, length, leader_epoch))
+        put(view[at + _BASE.size : end])
         base_offset += last_offset_delta + 1
         at = end
     return at

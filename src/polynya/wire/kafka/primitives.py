@@ -66,13 +66,13 @@ def uvarint(data: memoryview, at: int) -> tuple[int, int]:
     if value < 0x80:
         return value, at + 1
     value &= 0x7F
-    for place in range(1, _VARINT_BYTES_MAX):
-        byte = data[at + place]
-        value |= (byte & 0x7F) << (7 * place)
+    for position in range(1, _VARINT_BYTES_MAX):
+        byte = data[at + position]
+        value |= (byte & 0x7F) << (7 * position)
         if byte < 0x80:
             if value > 0xFFFF_FFFF:
                 break
-            return value, at + place + 1
+            return value, at + position + 1
     raise Malformed("a varint has more than 32 bits")
 
 

@@ -185,7 +185,7 @@ def _run(data: bytes, at: int, first: int, last: int) -> tuple[int, int] | None:
     """Do as `_walk` for records that differ in no length; None: they differ, or have headers, a key
     of 64 bytes, or another number of more than two bytes.
 
-    To compare the bytes at one place of all records costs less than to read each record."""
+    To compare the bytes at one position of all records costs less than to read each record."""
     count = last - first
     size, begin = _varint(data, at)
     stride = begin - at + (size >> 1)
@@ -204,8 +204,8 @@ def _run(data: bytes, at: int, first: int, last: int) -> tuple[int, int] | None:
         or max(begin - at, value_begin - value_at) > 2
     ):
         return None
-    for place in (at, begin - 1, key_at, value_at, value_begin - 1, headers_at):
-        column = data[place:end:stride]
+    for position in (at, begin - 1, key_at, value_at, value_begin - 1, headers_at):
+        column = data[position:end:stride]
         if column.count(column[0]) != count:
             return None
     offsets = data[offset_at:end:stride]
@@ -271,7 +271,7 @@ def _walk(data: bytes, at: int, first: int, last: int) -> tuple[int, int]:  # no
             if second > 0x7F:
                 offset, at = _varint(data, at - 2)
         if offset != delta:
-            raise Malformed(f"record {delta >> 1} has another offset delta than its place")
+            raise Malformed(f"record {delta >> 1} has another offset delta than its position")
         key = data[at]
         at += 1
         if key > 0x7F:

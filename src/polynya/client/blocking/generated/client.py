@@ -17,7 +17,7 @@ from polynya.client.blocking.producer import Producer, open_producer
 from polynya.client.blocking.work import Work
 from polynya.client.clock import drawn_producer_id, worker_name
 from polynya.client.extras import extras_of
-from polynya.client.handles import ManyPlaces, Position
+from polynya.client.handles import Position, ReaderOffsets
 from polynya.client.live.feeds import Feed
 from polynya.client.live.many import ManyLive, ManyPosition, StreamEvent, tail_many
 from polynya.client.messages import Operation, Retry
@@ -67,12 +67,12 @@ class Reader(Position):
     def __init__(
         self,
         wire: Wire,
-        place: ReadPosition,
+        position: ReadPosition,
         operation: Operation[None],
         *,
         live: bool = False,
     ) -> None:
-        super().__init__(place, live=live)
+        super().__init__(position, live=live)
         self._feed = Feed(wire, operation)
 
     def __enter__(self) -> Reader:
@@ -98,16 +98,16 @@ class Reader(Position):
         self._feed.close()
 
 
-class ManyReader(ManyPlaces):
+class ManyReader(ReaderOffsets):
     """Iterate over it for the records of many streams, each with its `stream` and `offset`. Iterate
     over `events()` for whole events: they also tell which streams began, closed or were deleted.
 
     A reader of a list ends when all its streams are closed or deleted. Close the reader, or use it
     in a `with`, to release its connection."""
 
-    def __init__(self, wire: Wire, place: ManyPosition, retry: Retry, live: ManyLive) -> None:
-        super().__init__(place)
-        self._feed = Feed(wire, tail_many(place, retry, live))
+    def __init__(self, wire: Wire, position: ManyPosition, retry: Retry, live: ManyLive) -> None:
+        super().__init__(position)
+        self._feed = Feed(wire, tail_many(position, retry, live))
 
     def __enter__(self) -> ManyReader:
         return self
@@ -244,7 +244,7 @@ class Stream(Subject):
         one page.
         `consistency="local"` accepts the possibly stale copy of the contacted node. With
         `whole_records` each record has its key, headers and timestamp."""
-        place = streams.place(
+        position = streams.position(
             self,
             offset,
             streams.begin_of(from_time, from_record_time, record, tail_records),
@@ -253,7 +253,9 @@ class Stream(Subject):
             consistency=consistency,
             whole=whole_records,
         )
-        return Reader(self._wire, place, streams.pages(self, place, read(place, self._retry)))
+        return Reader(
+            self._wire, position, streams.pages(self, position, read(position, self._retry))
+        )
 
     def tail(  # noqa: PLR0913 (one option each)
         self,
@@ -269,15 +271,15 @@ class Stream(Subject):
     ) -> Reader:
         """Read from an offset or a time, then follow new records until the stream is closed. Lost
         connections are resumed. The other starts and `whole_records`: as in `read`."""
-        place = streams.place(
+        position = streams.position(
             self,
             offset,
             streams.begin_of(from_time, from_record_time, record, tail_records),
             consistency=consistency,
             whole=whole_records,
         )
-        found = streams.pages(self, place, tail(place, self._retry, live))
-        return Reader(self._wire, place, found, live=True)
+        found = streams.pages(self, position, tail(position, self._retry, live))
+        return Reader(self._wire, position, found, live=True)
 
     def fork(
         self,
@@ -379,14 +381,14 @@ class Client:
         Streams begin at `offset`, which is START or NOW, but those in `offsets` at theirs. Lost
         connections are resumed. `whole_records`: as in `Stream.read`. `live="long-poll"` is for
         connections that do not pass events. Raises ValueError."""
-        place = ManyPosition(
+        position = ManyPosition(
             streams,
             offset,
             offsets=offsets or {},
             local=is_local(consistency),
             whole=whole_records,
         )
-        return ManyReader(self._wire, place, self._retry, live)
+        return ManyReader(self._wire, position, self._retry, live)
 
     def mint_token(
         self,

@@ -1,5 +1,5 @@
-"""The lag of a derived table: records of its input after the places that its last job's result object
-has, or rows of its source table that its next job transforms."""
+"""The lag of a derived table: records of its input after the positions that its last job's result
+object has, or rows of its source table that its next job transforms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polynya.service.table_jobs import DERIVED_STREAMS_MAX
 from polynya.service.tables import Tables
 from polynya.stream.features.tables.state import Table
 
-Places = Mapping[str, tuple[int, int]]  # by stream as in URLs: uid, next record
+Positions = Mapping[str, tuple[int, int]]  # by stream as in URLs: uid, next record
 
 
 class _Source(msgspec.Struct, frozen=True):
@@ -39,8 +39,8 @@ class DerivedLag:
         self._known: dict[int, tuple[str, _Result]] = {}  # by table, with the key of the result
 
     async def records(self, table: Table) -> int | None:
-        """Return the records, or rows of the source, that no job of a derived table has transformed.
-        None: it cannot be told now."""
+        """Return the records, or rows of the source, that no job of a derived table has
+        transformed. None: it cannot be told now."""
         last = await self._last(table)
         if last is None:
             return None
@@ -56,8 +56,8 @@ class DerivedLag:
         return source.rows if whole else max(0, source.rows - last.source.rows)
 
     async def trimmed(self, table: Table) -> int | None:
-        """Return the records that were trimmed after the places of the last job. None: it cannot be
-        told now."""
+        """Return the records that were trimmed after the positions of the last job. None: it cannot
+        be told now."""
         last = await self._last(table)
         if last is None or source_table(table.transform):
             return None if last is None else 0
@@ -68,11 +68,11 @@ class DerivedLag:
         if not source_table(table.transform):
             return await self.records(table) == 0
         last, source = await self._last(table), await self._tables.source_of(table)
-        place = 0 if last is None or last.source is None else last.source.job
-        return source is not None and last is not None and place == source.committed
+        position = 0 if last is None or last.source is None else last.source.job
+        return source is not None and last is not None and position == source.committed
 
     async def _last(self, table: Table) -> _Result | None:
-        """Return the places after the last job. The object is read once a job."""
+        """Return the positions after the last job. The object is read once a job."""
         known = self._known.get(table.uid)
         if known is None or known[0] != table.result:
             known = table.result, _Result()
@@ -88,20 +88,20 @@ class DerivedLag:
         return known[1]
 
 
-def records_after(places: Places, streams: Sequence[StreamInfo]) -> int:
-    """Return the number of retained records after their stream's place; all those of an incarnation
-    that has none. Before its first job, a fork counts the records that it inherits."""
+def records_after(positions: Positions, streams: Sequence[StreamInfo]) -> int:
+    """Return the number of retained records after their stream's position; all those of an
+    incarnation that has none. Before its first job, a fork counts the records that it inherits."""
     return sum(
-        max(0, stream.record - max(_place(places, stream), stream.first_record))
+        max(0, stream.record - max(_position(positions, stream), stream.first_record))
         for stream in streams
     )
 
 
-def trimmed_after(places: Places, streams: Sequence[StreamInfo]) -> int:
-    """Return the number of trimmed records after their stream's place."""
-    return sum(max(0, stream.first_record - _place(places, stream)) for stream in streams)
+def trimmed_after(positions: Positions, streams: Sequence[StreamInfo]) -> int:
+    """Return the number of trimmed records after their stream's position."""
+    return sum(max(0, stream.first_record - _position(positions, stream)) for stream in streams)
 
 
-def _place(places: Places, stream: StreamInfo) -> int:
-    uid, place = places.get(spelled_name(stream.name), (0, 0))
-    return place if uid == stream.uid else 0
+def _position(positions: Positions, stream: StreamInfo) -> int:
+    uid, position = positions.get(spelled_name(stream.name), (0, 0))
+    return position if uid == stream.uid else 0

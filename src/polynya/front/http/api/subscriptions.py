@@ -173,14 +173,14 @@ class SubscriptionRoutes:
             raise _forbidden(
                 "'subscribe' on all streams, which the list of all subscriptions needs"
             )
-        place = request.query.get("prefix", ""), request.query.get("after", "")
+        window = request.query.get("prefix", ""), request.query.get("after", "")
         limit, groups = _limit(request) or LISTED, request.query.get("groups", "false")
         if groups not in ("true", "false"):
             raise _invalid(f"groups is '{groups[:64]}'; expected true or false")
         if groups == "true":
             rows_max = min(limit, SUBSCRIPTION_ROWS_MAX)
-            return await self._subscriptions.listed_by_name(*place, rows_max)
-        return await self._subscriptions.listed(*place, min(limit, LISTED_MAX))
+            return await self._subscriptions.listed_by_name(*window, rows_max)
+        return await self._subscriptions.listed(*window, min(limit, LISTED_MAX))
 
     async def _check(self, principal: Principal, operation: AnyOperation) -> None:
         """Check that the caller may watch every present and new stream of the subscription. Raises

@@ -23,10 +23,12 @@ class Http2Switch:
         return tls is not None and tls.selected_alpn_protocol() == ALPN
 
     def may_begin(self, transport: asyncio.Transport) -> bool:
-        """Report whether a connection may begin with HTTP/2 unasked (RFC 9113 3.3): one without TLS,
-        from this machine. Elsewhere a proxy in between may read other requests out of it."""
-        place = transport.get_extra_info("peername")
-        is_near = isinstance(place, tuple) and ip_address(place[0].partition("%")[0]).is_loopback
+        """Report whether a connection may begin with HTTP/2 unasked (RFC 9113 3.3): one without
+        TLS, from this machine. Elsewhere a proxy in between may read other requests out of it."""
+        address = transport.get_extra_info("peername")
+        is_near = (
+            isinstance(address, tuple) and ip_address(address[0].partition("%")[0]).is_loopback
+        )
         return is_near and self._context.protection.tls is None
 
     def take(self, transport: asyncio.Transport, data: bytes) -> None:

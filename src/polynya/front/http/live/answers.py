@@ -30,10 +30,10 @@ class Answer(Protocol):
         ...
 
     def unplaced(self, rest: bytes) -> None:
-        """Add an event of a stream without a place."""
+        """Add an event of a stream without a position."""
         ...
 
-    def all_told(self, streams: int) -> None:
+    def all_notified(self, streams: int) -> None:
         """Handle that no stream has a turn now. May be called more than once."""
         ...
 
@@ -53,13 +53,13 @@ class Answer(Protocol):
 class EventStream:
     """Server-sent events, written as they come."""
 
-    __slots__ = ("_cursor_id", "_is_told", "_response", "_responses")
+    __slots__ = ("_cursor_id", "_is_notified", "_response", "_responses")
 
     def __init__(self, exchange: Exchange) -> None:
         self._response = LiveResponse(exchange)
         self._responses = exchange.peer.responses
         self._cursor_id = ""
-        self._is_told = False  # the client knows that it has been told of all streams
+        self._is_notified = False  # the client knows that it has been told of all streams
 
     @property
     def finished(self) -> bool:
@@ -85,11 +85,11 @@ class EventStream:
     def unplaced(self, rest: bytes) -> None:
         self._response.write(rest)
 
-    def all_told(self, streams: int) -> None:
-        if not self._is_told:
-            self._is_told = True
-            told = f'event: control\ndata:{{"allUpToDate":true,"streams":{streams}}}\n\n'.encode()
-            self._responses.write(with_id(self._cursor_id, told, chunked=self._response.chunked))
+    def all_notified(self, streams: int) -> None:
+        if not self._is_notified:
+            self._is_notified = True
+            event = f'event: control\ndata:{{"allUpToDate":true,"streams":{streams}}}\n\n'.encode()
+            self._responses.write(with_id(self._cursor_id, event, chunked=self._response.chunked))
 
     def sweep(self, tick: int) -> None:
         self._response.sweep(tick)
@@ -109,7 +109,7 @@ class PolledPage:
     __slots__ = (
         "_cursor_id",
         "_events",
-        "_is_told",
+        "_is_notified",
         "_is_woken",
         "_resumed",
         "_size",
@@ -123,7 +123,7 @@ class PolledPage:
         self._events: list[bytes] = []
         self._size = 0
         self._cursor_id = ""
-        self._resumed = self._is_told = self._is_woken = False
+        self._resumed = self._is_notified = self._is_woken = False
         self._timer: asyncio.TimerHandle | None = None
         self.finished = False
         self.goes_on = True  # the next page may, with the same streams
@@ -161,11 +161,11 @@ class PolledPage:
         if self.finished or self._is_woken:
             return
         self._is_woken = True
-        seconds = 0.0 if self._is_told else LIVE_POLL_GATHER_SECONDS
+        seconds = 0.0 if self._is_notified else LIVE_POLL_GATHER_SECONDS
         self._timer = asyncio.get_running_loop().call_later(seconds, self.finish)
 
-    def all_told(self, streams: int) -> None:
-        self._is_told = True
+    def all_notified(self, streams: int) -> None:
+        self._is_notified = True
         if self._is_woken:
             self.finish()
 
@@ -188,4 +188,4 @@ class PolledPage:
     def body(self) -> bytes:
         """Return the page, and give its events away."""
         events, self._events = self._events, []
-        return poll_page(self._cursor_id, events, up_to_date=self._is_told)
+        return poll_page(self._cursor_id, events, up_to_date=self._is_notified)

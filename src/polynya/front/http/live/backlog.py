@@ -5,7 +5,7 @@ from __future__ import annotations
 from polynya.base.limits import SSE_BACKLOG_BYTES_MAX
 from polynya.local.api import LiveEvent
 
-Place = tuple[int, int]
+Offset = tuple[int, int]
 
 
 class Room:
@@ -25,7 +25,7 @@ class Backlog:
     def __init__(self, room: Room) -> None:
         self._room = room
         self._events: list[LiveEvent] = []
-        self._seen: Place = (0, 0)  # end of the events that were dropped
+        self._seen: Offset = (0, 0)  # end of the events that were dropped
         self.is_open = False  # a page is being read
 
     def add(self, event: LiveEvent) -> None:
@@ -42,7 +42,7 @@ class Backlog:
         self._seen = max(self._seen, (event.record, event.byte))
         self._clear()
 
-    def continues(self, at: Place, *, up_to_date: bool) -> list[LiveEvent] | None:
+    def continues(self, at: Offset, *, up_to_date: bool) -> list[LiveEvent] | None:
         """Return the events that follow a page that ends at `at`; None: another page has to be
         read. `up_to_date`: the page reached the tail."""
         events = [

@@ -18,7 +18,7 @@ from polynya.front.http.live.backlog import Room
 from polynya.front.http.live.budget import Budget
 from polynya.front.http.live.matching import check_count, find_matching
 from polynya.front.http.live.selection import Selection, parse_selection
-from polynya.front.http.live.showing import Place
+from polynya.front.http.live.showing import Offset
 from polynya.front.http.live.strand import Strand
 from polynya.front.http.live.turns import Turns
 from polynya.front.http.protocol.errors import Failure
@@ -28,7 +28,7 @@ from polynya.front.http.routes.live_response import recycle_at
 from polynya.front.http.routes.pages import allowed_bytes, json_form
 from polynya.local.api import Position, StreamInfo
 from polynya.service.live import LiveStreams
-from polynya.service.live.cursors import State, StreamPlace, cursor_name
+from polynya.service.live.cursors import State, StreamPosition, cursor_name
 from polynya.wire.headers import RECORDS
 from polynya.wire.http.sse import error_event
 
@@ -126,13 +126,13 @@ class ManyReader:
             self._context.connections.spawn,
             self._may_write,
             self._give_turn,
-            self._tell_all,
+            self._notify_all,
             is_slow=lambda strand: strand.stream.group in self._failing,
         )
         self._failing: set[int] = set()  # groups that did not answer a short while ago
         self._strands: dict[str, Strand] = {}
         self._early: list[str] | None = []  # new streams, while this reader is not open
-        # strands that wrote when the answer had ended: those to take back to their places, or those
+        # strands that wrote when the answer had ended: those to take back to their positions, or those
         # whose tail was confirmed
         self._dropped: dict[Strand, bool] = {}
         self._ends_at = recycle_at(self._context)
@@ -147,50 +147,52 @@ class ManyReader:
     # --- the opening ------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Find the streams and their places. Raises `Failure` and Unavailable."""
-        selection, places = self._selection, dict[str, StreamPlace]()
+        """Find the streams and their positions. Raises `Failure` and Unavailable."""
+        selection, positions = self._selection, dict[str, StreamPosition]()
         if selection.cursor:
             found = await self._shared.cursors.take(selection.cursor)
             if found is None:
                 raise Failure("CURSOR_GONE")
             self.cursor.before = cursor_name(selection.cursor)
-            places = {place.name: place for place in found if selection.wants(place.name)}
+            positions = {
+                position.name: position for position in found if selection.wants(position.name)
+            }
         covers = bool(selection.prefixes)
         await self._shared.new_streams.watch(self.created, all_groups=covers)
         infos = await find_matching(self._context.service, selection, self._shared)
         check_count(0, self._shared, len(selection.listed))
         for name in selection.listed:
-            self._add(name, selection.begin_of(name, places.get(name)), places.get(name))
+            self._add(name, selection.begin_of(name, positions.get(name)), positions.get(name))
         for name, info in infos.items():
             if name not in selection.listed:
-                self._add_matched(info, places.get(name))
-        for name, place in places.items():  # the client is told that they are gone
-            if name not in self._strands and name not in infos and place.state == State.OPEN:
-                self._add(name, (Position.START, 0), place)
+                self._add_matched(info, positions.get(name))
+        for name, position in positions.items():  # the client is told that they are gone
+            if name not in self._strands and name not in infos and position.state == State.OPEN:
+                self._add(name, (Position.START, 0), position)
 
-    def _add_matched(self, info: StreamInfo, place: StreamPlace | None) -> None:
-        begin = self._selection.begin_of(info.name, place)
-        is_told = place is not None and place.state != State.UNTOLD
-        knows = place is not None and place.state == State.CLOSED and place.uid == info.uid
-        if info.closed and (knows or (not is_told and begin[0] == Position.NOW)):
+    def _add_matched(self, info: StreamInfo, position: StreamPosition | None) -> None:
+        begin = self._selection.begin_of(info.name, position)
+        is_known = position is not None and position.state != State.UNTOLD
+        knows = position is not None and position.state == State.CLOSED and position.uid == info.uid
+        if info.closed and (knows or (not is_known and begin[0] == Position.NOW)):
             at = (info.record, info.byte)
-            self.cursor.add(StreamPlace(info.name, info.uid, *at, State.CLOSED))
+            self.cursor.add(StreamPosition(info.name, info.uid, *at, State.CLOSED))
         else:
-            self._add(info.name, begin, place)
+            self._add(info.name, begin, position)
 
     def _add(
-        self, name: str, begin: tuple[int, int], place: StreamPlace | None, index: int = -1
+        self, name: str, begin: tuple[int, int], position: StreamPosition | None, index: int = -1
     ) -> None:
-        """Add a strand, whose place is the cursor's at `index`; -1: it gets one."""
+        """Add a strand, whose position is the cursor's at `index`; -1: it gets one."""
         handle = self._context.service.open(name)
         strand = Strand(self, handle, begin, listed=name in self._selection.listed)
         self._strands[name] = strand
         self._shared.followed += 1
-        if place is not None and place.state in (State.OPEN, State.CLOSED):
-            strand.resume(place)
+        if position is not None and position.state in (State.OPEN, State.CLOSED):
+            strand.resume(position)
         else:
-            place = StreamPlace(name, 0, *begin)
-        strand.index = index if index >= 0 else self.cursor.add(place)
+            position = StreamPosition(name, 0, *begin)
+        strand.index = index if index >= 0 else self.cursor.add(position)
         if self._early is None:
             self.enqueue(strand)
 
@@ -201,16 +203,16 @@ class ManyReader:
             return False
         if not self._selection.is_of_same_streams(selection):
             return False
-        places = await self._shared.cursors.take(selection.cursor)
-        if places is None:
+        positions = await self._shared.cursors.take(selection.cursor)
+        if positions is None:
             raise Failure("CURSOR_GONE")
         moved = self.cursor.moved_after(int(selection.cursor.rpartition(".")[2], 16))
         self.cursor = self._shared.cursors.begin(self.finish)
-        self.cursor.go_on(cursor_name(selection.cursor), places)
+        self.cursor.go_on(cursor_name(selection.cursor), positions)
         self._exchange, self._selection, self._answer = exchange, selection, answer
         self._responses, self.principal = exchange.peer.responses, exchange.principal
         dropped, self._dropped = self._dropped, {}
-        for name, index in _to_take_back(self._strands, moved, places):
+        for name, index in _to_take_back(self._strands, moved, positions):
             self._begin_again(name, index)
         for strand, is_behind in dropped.items():
             if self._strands.get(strand.stream.name) is not strand:
@@ -222,13 +224,13 @@ class ManyReader:
         return True
 
     def _begin_again(self, name: str, index: int) -> None:
-        """Let a strand begin at a place of the cursor, instead of the one that is there."""
+        """Let a strand begin at a position of the cursor, instead of the one that is there."""
         strand = self._strands.get(name)
         if strand is not None:
             strand.stop()
             self.remove(strand)
-        place = self.cursor.places[index] if index >= 0 else None
-        self._add(name, self._selection.begin_of(name, place), place, index)
+        position = self.cursor.positions[index] if index >= 0 else None
+        self._add(name, self._selection.begin_of(name, position), position, index)
 
     def open(self) -> None:
         """Open the answer."""
@@ -246,7 +248,7 @@ class ManyReader:
         for name in early:
             self.created(name)
         if self._turns.are_idle:
-            self._tell_all()
+            self._notify_all()
 
     def created(self, name: str) -> None:
         """Handle that a stream was created."""
@@ -258,7 +260,7 @@ class ManyReader:
         strand = self._strands.get(name)
         if strand is None:
             try:
-                check_count(len(self.cursor.places) + 1, self._shared)
+                check_count(len(self.cursor.positions) + 1, self._shared)
             except Failure as full:
                 self._answer.end_with_error(full.code, full.message)
                 return
@@ -334,10 +336,10 @@ class ManyReader:
             self.finish()
             return None
 
-    def _tell_all(self) -> None:
+    def _notify_all(self) -> None:
         """Handle that the client has been told of all streams."""
         if not self._answer.finished:
-            self._answer.all_told(len(self._strands))
+            self._answer.all_notified(len(self._strands))
 
     # --- for strands ------------------------------------------------------------------------------
 
@@ -349,9 +351,9 @@ class ManyReader:
         )
 
     def write(
-        self, strand: Strand, rest: bytes, at: Place, state: int, *, wakes: bool = True
+        self, strand: Strand, rest: bytes, at: Offset, state: int, *, wakes: bool = True
     ) -> None:
-        """Write an event of a strand that is at this place behind it. `wakes`: it is news for a
+        """Write an event of a strand that is at this position behind it. `wakes`: it is news for a
         client that waits."""
         if self._answer.finished:
             self._dropped[strand] = wakes or self._dropped.get(strand, False)
@@ -360,8 +362,8 @@ class ManyReader:
         self._answer.event(event_id, rest, wakes=wakes)
         self._budget.sent += len(rest)
 
-    def write_unplaced(self, strand: Strand, rest: bytes) -> None:
-        """Write an event of a stream without a place."""
+    def write_outside_streams(self, strand: Strand, rest: bytes) -> None:
+        """Write an event of a stream without a position."""
         if self._answer.finished:
             self._dropped[strand] = True
         else:
@@ -393,20 +395,20 @@ class ManyReader:
 
 
 def _to_take_back(
-    strands: dict[str, Strand], moved: set[int], places: list[StreamPlace]
+    strands: dict[str, Strand], moved: set[int], positions: list[StreamPosition]
 ) -> list[tuple[str, int]]:
-    """Return the streams that a client knows at other places than their strands, and the index of
-    each place: those `moved` since, and those that began again since, which may have none."""
+    """Return the streams that a client knows at other positions than their strands, and the index
+    of each position: those `moved` since, and those that began again since, which may have none."""
     found: dict[str, int] = {}
-    for index in sorted(moved):  # the newest place of a stream decides
-        if index < len(places):
-            name = places[index].name
+    for index in sorted(moved):  # the newest position of a stream decides
+        if index < len(positions):
+            name = positions[index].name
             strand = strands.get(name)
             if strand is None:
-                is_due = places[index].state == State.OPEN
+                is_due = positions[index].state == State.OPEN
             else:
-                is_due = strand.index in (index, -1) or strand.index >= len(places)
+                is_due = strand.index in (index, -1) or strand.index >= len(positions)
             if is_due:
                 found[name] = index
-    later = {name: -1 for name, strand in strands.items() if strand.index >= len(places)}
+    later = {name: -1 for name, strand in strands.items() if strand.index >= len(positions)}
     return [*(later | found).items()]

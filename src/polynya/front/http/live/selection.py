@@ -16,19 +16,19 @@ from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.listing import covering_prefixes
 from polynya.front.http.routes.read_request import LIVE, is_local, parse_offset, poll_seconds
 from polynya.local.api import Position
-from polynya.service.live.cursors import State, StreamPlace, is_event_id
+from polynya.service.live.cursors import State, StreamPosition, is_event_id
 from polynya.stream.features.subscriptions.globs import BadPattern, check_pattern, compile_pattern
 from polynya.wire.http.targets import repeated
 
-Place = tuple[int, int]  # record or a `Position`, byte
+Offset = tuple[int, int]  # record or a `Position`, byte
 
 
 class Selection(msgspec.Struct, frozen=True):
     """The streams of a request. `listed`: where each named stream begins. `prefixes`: all streams
     under them that `matches` accepts belong to it too, and begin at `begin`; none for a list."""
 
-    listed: dict[str, Place]
-    begin: Place
+    listed: dict[str, Offset]
+    begin: Offset
     prefixes: list[str]
     matches: Callable[[str], bool]
     pattern: str  # the text of the prefix or pattern, and which of them it is
@@ -46,11 +46,11 @@ class Selection(msgspec.Struct, frozen=True):
             (other.pattern, other.prefixes, other.begin, other.local, other.listed)
         )
 
-    def begin_of(self, name: str, place: StreamPlace | None) -> Place:
+    def begin_of(self, name: str, position: StreamPosition | None) -> Offset:
         """Return where a stream begins of which the client has been told nothing. One that the
         cursor does not know was created later, and begins at its start."""
-        if place is not None and place.state == State.UNTOLD:
-            return place.record, place.byte
+        if position is not None and position.state == State.UNTOLD:
+            return position.record, position.byte
         begin = self.listed.get(name, self.begin)
         is_later = bool(self.cursor) and begin[0] == Position.NOW
         return (Position.START, 0) if is_later else begin
@@ -90,7 +90,7 @@ def parse_selection(exchange: Exchange) -> Selection:
     return Selection(listed, begin, prefixes, matches, pattern, local, cursor, seconds)
 
 
-def _listed(exchange: Exchange, begin: Place) -> dict[str, Place]:
+def _listed(exchange: Exchange, begin: Offset) -> dict[str, Offset]:
     names = repeated(exchange.head.target.partition("?")[2], "stream")
     if len(names) > LIVE_STREAMS_MAX:
         raise Failure(
@@ -99,18 +99,18 @@ def _listed(exchange: Exchange, begin: Place) -> dict[str, Place]:
             f"or a pattern has no list (a request's head has at most "
             f"{HEADER_BLOCK_BYTES_MAX // KIB} KiB)",
         )
-    listed: dict[str, Place] = {}
+    listed: dict[str, Offset] = {}
     for text in names:
-        name, place = _named(text, begin)
+        name, position = _named(text, begin)
         if name in listed:
             raise Failure("INVALID_PARAMETER", f"'{spelled_name(name)[:64]}' is named twice")
         if exchange.principal is not None and not exchange.principal.may(Verb.READ, name):
             raise Failure("FORBIDDEN", f"the token does not allow 'read' on {spelled_name(name)}")
-        listed[name] = place
+        listed[name] = position
     return listed
 
 
-def _named(text: str, begin: Place) -> tuple[str, Place]:
+def _named(text: str, begin: Offset) -> tuple[str, Offset]:
     """Parse `NAME` or `NAME@OFFSET`. The rest behind the last @ is part of the name unless it is an
     offset."""
     name, at, offset = text.rpartition("@")

@@ -16,7 +16,7 @@ from polynya.wire.http.sse import SseEncoding, sse_encoding
 from polynya.wire.kafka.values import values_type
 from polynya.wire.record_pages import Form, Shown, StoredSpan, is_plain, show
 
-Place = tuple[int, int]
+Offset = tuple[int, int]
 
 
 class Showing:
@@ -40,13 +40,13 @@ class Showing:
         media = "application/json" if records else values_type(info.content_type)
         self._encoding = sse_encoding(media_type(media))
 
-    def data(self, payload: bytes, at: Place, *, up_to_date: bool) -> bytes:
+    def data(self, payload: bytes, at: Offset, *, up_to_date: bool) -> bytes:
         """Return a data event without its id."""
         part = stream_part(self._name, at)
         return many_data(part, payload, self._encoding, up_to_date=up_to_date)
 
-    def control(self, at: Place | None, fields: dict[str, object]) -> bytes:
-        """Return a control event without its id. `at`: None for a stream without a place."""
+    def control(self, at: Offset | None, fields: dict[str, object]) -> bytes:
+        """Return a control event without its id. `at`: None for a stream without a position."""
         return many_control(stream_part(self._name, at), fields)
 
     async def page(self, page: Page, first: int) -> Shown:

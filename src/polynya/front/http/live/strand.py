@@ -1,7 +1,7 @@
 """One stream on a connection with many: attached, read in turns, then live.
 
-It has written everything up to (`record`, `byte`). While it is live, an event is written at once. An
-event that cannot be written, since the client is slow or its budget is used up, is read later.
+It has written everything up to (`record`, `byte`). While it is live, an event is written at once.
+An event that cannot be written, since the client is slow or its budget is used up, is read later.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Protocol
 
 from polynya.base.names import spelled_name
 from polynya.front.http.live.backlog import Backlog, Room
-from polynya.front.http.live.showing import Place, Showing, error_fields
+from polynya.front.http.live.showing import Offset, Showing, error_fields
 from polynya.front.http.protocol.errors import REFUSALS
 from polynya.front.http.routes.decoded_pages import page_up_to
 from polynya.local.api import LiveEvent, Page, Position, ReadQuery, Refusal, StreamInfo
 from polynya.routing.handle import StreamHandle
-from polynya.service.live.cursors import Cursor, State, StreamPlace
+from polynya.service.live.cursors import Cursor, State, StreamPosition
 from polynya.stream.replies import Code
 from polynya.wire.kafka.values import values_type
 
 _TRIES = 3  # to find a stream that is said to be new: a replica may be behind …
 _AGAIN_SECONDS = 1.0  # … and the pause between two of them
 _MISSING = (Code.NOT_FOUND, Code.GONE)
-_START: Place = (Position.START, 0)
+_START: Offset = (Position.START, 0)
 NOW, OVER = 0.0, None  # when the next turn is
 
 
@@ -45,14 +45,14 @@ class Connection(Protocol):
         ...
 
     def write(
-        self, strand: Strand, rest: bytes, at: Place, state: int, *, wakes: bool = True
+        self, strand: Strand, rest: bytes, at: Offset, state: int, *, wakes: bool = True
     ) -> None:
-        """Write an event of a strand that is at this place behind it. `wakes`: it is news for a
+        """Write an event of a strand that is at this position behind it. `wakes`: it is news for a
         client that waits."""
         ...
 
-    def write_unplaced(self, strand: Strand, rest: bytes) -> None:
-        """Write an event of a stream without a place."""
+    def write_outside_streams(self, strand: Strand, rest: bytes) -> None:
+        """Write an event of a stream without a position."""
         ...
 
     def allowed_bytes(self) -> int:
@@ -98,7 +98,7 @@ class Strand:
     )
 
     def __init__(
-        self, connection: Connection, stream: StreamHandle, begin: Place, *, listed: bool
+        self, connection: Connection, stream: StreamHandle, begin: Offset, *, listed: bool
     ) -> None:
         """`listed`: the client named the stream, and is told if it does not exist."""
         self._connection, self.stream = connection, stream
@@ -110,7 +110,7 @@ class Strand:
         self._backlog = Backlog(connection.room)
         self._record, self._byte = begin
         self.uid = 0  # of the incarnation that the client knows, or that is attached
-        self.index = -1  # of its place in the cursor
+        self.index = -1  # of its position in the cursor
         self._is_listed = listed
         self._is_new = True  # the client has been told nothing of this incarnation
         self._is_quiet = False  # the client knows that it is up to date
@@ -121,11 +121,11 @@ class Strand:
         self._tries = 0
         self._skip_to = 0  # skip events before this record: the offset is beyond the tail
 
-    def resume(self, place: StreamPlace) -> None:
-        """Go on at a place that the client has reached."""
-        self.uid, self._is_new, self._is_quiet = place.uid, False, True
-        self._was_closed = place.state == State.CLOSED
-        self._record, self._byte = place.record, place.byte
+    def resume(self, position: StreamPosition) -> None:
+        """Go on at a position that the client has reached."""
+        self.uid, self._is_new, self._is_quiet = position.uid, False, True
+        self._was_closed = position.state == State.CLOSED
+        self._record, self._byte = position.record, position.byte
 
     def notice(self) -> None:
         """Look for the stream: one of its name is new."""
@@ -142,7 +142,7 @@ class Strand:
     def fail(self, code: str, message: str) -> float | None:
         """Tell the client that the stream cannot be read, and end it."""
         control = self._showing.control(None, error_fields(code, message))
-        self._connection.write_unplaced(self, control)
+        self._connection.write_outside_streams(self, control)
         self._end()
         return OVER
 
@@ -155,7 +155,7 @@ class Strand:
             return OVER
         if self._is_gone:  # this turn looks for another one
             if not self._is_new:
-                self._tell({"streamDeleted": True}, State.DELETED)
+                self._write_control({"streamDeleted": True}, State.DELETED)
             self._leave()
             self._begin_again()
         if not self._is_attached:
@@ -183,7 +183,7 @@ class Strand:
             self._leave()
             return OVER
         if known and known != info.uid:
-            self._tell({"streamDeleted": True}, State.DELETED)
+            self._write_control({"streamDeleted": True}, State.DELETED)
             self._begin_again()
         if self._was_closed and info.closed:
             self._end()
@@ -221,7 +221,7 @@ class Strand:
             return OVER if self.is_over else NOW
         if shown.damage:
             self._record, self._byte = shown.record, shown.byte
-            self._tell(error_fields("KAFKA_BATCH_UNREADABLE", shown.damage))
+            self._write_control(error_fields("KAFKA_BATCH_UNREADABLE", shown.damage))
             return NOW
         page = page_up_to(page, shown)
         self._write_page(page, b"".join(shown.parts))
@@ -235,16 +235,16 @@ class Strand:
         info = page.info
         self._record, self._byte = min(first, page.record), page.begin_byte
         if self.index < 0:
-            begin = StreamPlace(self.stream.name, self.uid, *_START)
+            begin = StreamPosition(self.stream.name, self.uid, *_START)
             self.index = self._connection.cursor.add(begin)
-        self._connection.cursor.places[self.index].uid = self.uid
+        self._connection.cursor.positions[self.index].uid = self.uid
         self._is_new = False
         self._is_quiet = not page.spans and page.has_all and not page.closed
         fields: dict[str, object] = {
             "contentType": values_type(info.content_type),
             "streamIncarnation": str(info.uid),
         }
-        self._tell(fields | ({"upToDate": True} if self._is_quiet else {}))
+        self._write_control(fields | ({"upToDate": True} if self._is_quiet else {}))
 
     def _write_page(self, page: Page, payload: bytes) -> None:
         self._record, self._byte = at = page.record, page.byte
@@ -252,10 +252,10 @@ class Strand:
             rest = self._showing.data(payload, at, up_to_date=page.has_all)
             self._connection.write(self, rest, at, State.OPEN)
         elif not self._is_quiet and page.has_all and not page.closed:
-            self._tell({"upToDate": True})
+            self._write_control({"upToDate": True})
         self._is_quiet = page.has_all
         if page.closed:
-            self._tell({"upToDate": True, "streamClosed": True}, State.CLOSED)
+            self._write_control({"upToDate": True, "streamClosed": True}, State.CLOSED)
         elif page.up_to_date and not page.has_all:
             self._connection.request_confirmation(self)
 
@@ -281,9 +281,9 @@ class Strand:
         self._record, self._byte = at = refusal.record, refusal.byte
         trimmed: dict[str, object] = {"streamTrimmed": True}
         if self._is_new:
-            self._connection.write_unplaced(self, self._showing.control(at, trimmed))
+            self._connection.write_outside_streams(self, self._showing.control(at, trimmed))
         else:
-            self._tell(trimmed)
+            self._write_control(trimmed)
         return NOW
 
     def _not_there(self, refusal: Refusal) -> float | None:
@@ -292,12 +292,12 @@ class Strand:
             self._tries -= 1
             return _AGAIN_SECONDS
         if not self._is_new:
-            self._tell({"streamDeleted": True}, State.DELETED)
+            self._write_control({"streamDeleted": True}, State.DELETED)
         elif self._is_listed and not self.uid:
             fields = error_fields(REFUSALS.get(refusal.code, "INTERNAL"), refusal.message)
-            self._connection.write_unplaced(self, self._showing.control(None, fields))
+            self._connection.write_outside_streams(self, self._showing.control(None, fields))
         self._begin_again()  # one that is created later begins at its start
-        self.index = self._connection.cursor.add(StreamPlace(self.stream.name, 0, *_START))
+        self.index = self._connection.cursor.add(StreamPosition(self.stream.name, 0, *_START))
         self._end()
         if not self._is_listed:
             self._connection.remove(self)
@@ -364,11 +364,11 @@ class Strand:
 
     def _close(self, event: LiveEvent) -> None:
         self._record, self._byte = event.record, event.byte
-        self._tell({"upToDate": True, "streamClosed": True}, State.CLOSED)
+        self._write_control({"upToDate": True, "streamClosed": True}, State.CLOSED)
         self._end()
 
     def _fall_back(self, event: LiveEvent) -> None:
-        """Read from the present place on, in turn."""
+        """Read from the present position on, in turn."""
         self.is_live = False
         self._backlog.miss(event)
         self._connection.enqueue(self)
@@ -389,11 +389,11 @@ class Strand:
             and (self._record, self._byte) == (info.record, info.byte)
         ):
             self._is_quiet = True
-            self._tell({"upToDate": True}, wakes=False)
+            self._write_control({"upToDate": True}, wakes=False)
 
-    def _tell(
+    def _write_control(
         self, fields: dict[str, object], state: int = State.OPEN, *, wakes: bool = True
     ) -> None:
-        """Write a control event at the present place."""
+        """Write a control event at the present position."""
         at = (self._record, self._byte)
         self._connection.write(self, self._showing.control(at, fields), at, state, wakes=wakes)

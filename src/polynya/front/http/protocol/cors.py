@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.hosts import ANY, SHOWN_CHARACTERS_MAX, Hosts
 from polynya.front.http.protocol.responses import CORS
-from polynya.wire.http.hosts import bare_host, origin_place
+from polynya.wire.http.hosts import bare_host, origin_address
 from polynya.wire.http.http1 import Head
 
 LOCAL = "local"
@@ -83,14 +83,14 @@ def _lines_for(origin: str) -> bytes:
 
 def is_same_site(origin: str, host: str | None) -> bool:
     """Report whether the page comes from the host and port that it requests."""
-    return bool(host) and origin_place(origin) == (host or "").lower()
+    return bool(host) and origin_address(origin) == (host or "").lower()
 
 
 def _is_local(origin: str, host: str | None, hosts: Hosts) -> bool:
     """Report whether the origin's host is this node. Any page can come from an IP address, so an IP
     address must equal the requested one."""
-    place = origin_place(origin)
-    found = bare_host(place) if place else ""
+    address = origin_address(origin)
+    found = bare_host(address) if address else ""
     if not found:
         return False
     return hosts.is_own(found) or found == bare_host(host or "")

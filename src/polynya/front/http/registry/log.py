@@ -52,7 +52,7 @@ class RegistryLog:
         self._topics = topics
         self.view = View()
         self._uid = 0  # of the stream that the view is of; 0: none
-        self._place = (0, 0)
+        self._position = (0, 0)
         self._reading = asyncio.Lock()
         self._wanted = self._read = 0  # requests to read, and those that were read for
         self._working = asyncio.Lock()
@@ -81,13 +81,13 @@ class RegistryLog:
         came first. Raises `Refused`, `Failure` and faults."""
         for _ in range(TRIES_MAX):
             view = await self.current()
-            place = self._place
+            position = self._position
             change = await decide(view)
             if not change.records:
                 return change.answer
-            if self.view is not view or self._place != place:
+            if self.view is not view or self._position != position:
                 continue
-            if await self._appended(change.records, place[0]):
+            if await self._appended(change.records, position[0]):
                 with suppress(PolynyaError, Failure):  # else the next request reads it
                     await self.current()
                 return change.answer
@@ -143,9 +143,9 @@ class RegistryLog:
         if handle is None or not isinstance(info, StreamInfo):
             self._begin(0)
             return
-        if info.uid != self._uid or info.record < self._place[0]:
+        if info.uid != self._uid or info.record < self._position[0]:
             self._begin(info.uid)
-        while self._place[0] < info.record:
+        while self._position[0] < info.record:
             self._check_size()
             await self._read_page(handle)
 
@@ -166,17 +166,17 @@ class RegistryLog:
         """Begin with an empty view, of a stream; 0: of none, which has nothing to read."""
         if uid or self._uid:
             self.view = View()
-        self._uid, self._place = uid, ((int(Position.START), 0) if uid else (0, 0))
+        self._uid, self._position = uid, ((int(Position.START), 0) if uid else (0, 0))
 
     async def _read_page(self, handle: StreamHandle) -> None:
-        record, byte = self._place
+        record, byte = self._position
         query = ReadQuery(
             handle.name, record, byte, _PAGE_BYTES, touch=False, whole_records=True, sequential=True
         )
         page = await handle.read(query)
         if isinstance(page, Refusal):
             if page.code == Code.TRIMMED:
-                self._place = (int(Position.START), 0)
+                self._position = (int(Position.START), 0)
                 return
             raise Failure(REFUSALS.get(page.code, "INTERNAL"))
         if page.info.uid != self._uid:
@@ -184,7 +184,7 @@ class RegistryLog:
         self._apply(page, max(0, record))
         if (page.record, page.byte) == (record, byte) and not page.spans:
             raise Unavailable(f"the topic {TOPIC} cannot be read to its end now; retry")
-        self._place = (page.record, page.byte)
+        self._position = (page.record, page.byte)
 
     def _apply(self, page: Page, first: int) -> None:
         for span in page.spans:

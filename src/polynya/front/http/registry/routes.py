@@ -265,8 +265,8 @@ def _of_id(request: Request, found: list[Version], more: list[str]) -> Response:
         case ["subjects"]:
             return shown(part(request, sorted({each.subject for each in shared})))
         case ["versions"]:
-            places = [{"subject": each.subject, "version": each.version} for each in shared]
-            return shown(part(request, places))
+            pairs = [{"subject": each.subject, "version": each.version} for each in shared]
+            return shown(part(request, pairs))
     raise _no_route()
 
 

@@ -2,7 +2,7 @@
 and body length.
 
 After a connection's append was parsed in full, the bytes of its head become a template. A later
-request may differ only in the digits at those two places, so only they are parsed. Any other
+request may differ only in the digits at those two positions, so only they are parsed. Any other
 difference leads to a full parse. This covers authentication: the same `Authorization` is the same
 principal. When that one is revoked, the connection discards the template
 (`Peer.forget_template`).

@@ -58,9 +58,9 @@ async def send_decoded(
     shown = await shown_of(
         page, first, form_shown, request.query.bytes_max, records_max=request.records_max
     )
-    place = format_token(shown.record, shown.byte)
+    token = format_token(shown.record, shown.byte)
     if shown.damage:
-        raise Failure("KAFKA_BATCH_UNREADABLE", shown.damage, (("Stream-Next-Offset", place),))
+        raise Failure("KAFKA_BATCH_UNREADABLE", shown.damage, (("Stream-Next-Offset", token),))
     page = structs.replace(page_up_to(page, shown), begin_record=first)
     is_array = is_json or is_whole
     headers = page_headers(page, form or values_type(page.info.content_type), is_array=is_array)

@@ -137,8 +137,8 @@ class LiveResponse:
     def events(
         self, payload: bytes, at: tuple[int, int], *, up_to_date: bool, closed: bool
     ) -> bytes:
-        """Return a data event, if there is data, and its control event. Numbered values are one data
-        event each."""
+        """Return a data event, if there is data, and its control event. Numbered values are one
+        data event each."""
         cursor = max(self.cursor, current_interval(self._context.service.now_ms()))
         event_id = format_event_id(*at, (self.uid, self._history))
         last_id = event_id + END_SUFFIX if closed else event_id
@@ -157,7 +157,7 @@ class LiveResponse:
         return data_event(event_id, payload, self.encoding) + control
 
     def _one_by_one(self, payload: bytes, event_id: str) -> bytes:
-        """Return a data event for each line. Its id is the place behind its record, so that a
+        """Return a data event for each line. Its id is the position behind its record, so that a
         reader resumes there; the last one's is `event_id`."""
         *before, last = payload[:-1].split(b"\n")
         life = (self.uid, self._history)

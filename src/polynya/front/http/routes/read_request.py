@@ -75,7 +75,7 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
     if records_max:
         size = min(size, records_max * _BYTES_FOR_RECORD)
     local = "consistency" in query and is_local(exchange)
-    place = ReadQuery(
+    position = ReadQuery(
         exchange.route.name,
         record,
         byte,
@@ -87,7 +87,7 @@ def parse_read(exchange: Exchange, now_ms: Callable[[], int], timeout: float) ->
         batch_times=whole,
     )
     return ReadRequest(
-        place,
+        position,
         live,
         timeout,
         numbered=numbered,
@@ -107,8 +107,8 @@ def poll_seconds(exchange: Exchange, default: float) -> float:
 
 
 def _last_event(exchange: Exchange) -> str:
-    """Return the id of the last event that the reader has: from the header of a reconnect, or as the
-    offset of a page that was reloaded; "" without one."""
+    """Return the id of the last event that the reader has: from the header of a reconnect, or as
+    the offset of a page that was reloaded; "" without one."""
     offset = exchange.query.get("offset", "")
     return exchange.head.headers.get("last-event-id") or (offset if "~" in offset else "")
 
@@ -149,7 +149,7 @@ def _at_record(text: str) -> tuple[int, int]:
 
 
 def placed(request: ReadRequest, info: StreamInfo) -> ReadRequest:
-    """Return the request with its place, if that is counted from the tail in `info`."""
+    """Return the request with its position, if that is counted from the tail in `info`."""
     if not request.tail_records:
         return request
     record = max(info.first_record, info.record - request.tail_records)
@@ -182,7 +182,8 @@ def first_number(info: StreamInfo, first: int) -> list[tuple[str, str]]:
 
 
 def resumed(exchange: Exchange, last: str) -> ReadRequest:
-    """Parse the id of an event, whose stream may be another incarnation by now. Raises `Failure`."""
+    """Parse the id of an event, whose stream may be another incarnation by now. Raises
+    `Failure`."""
     record, byte, incarnation = _event_id(exchange, last)
     query = ReadQuery(exchange.route.name, record, byte, local=is_local(exchange))
     saw_end, numbered = last.endswith(END_SUFFIX), is_numbered(exchange)

@@ -25,7 +25,7 @@ def needs_level(exchange: Exchange) -> None:
         raise Failure("UPGRADE_PENDING")
 
 
-def parse_place(text: str) -> tuple[int, int]:
+def parse_offset(text: str) -> tuple[int, int]:
     """Parse the offset of a snapshot: one that the server returned, or a byte position. Raises
     `Failure`."""
     at = parse_token(text)
@@ -71,7 +71,7 @@ def mark_at(exchange: Exchange, info: StreamInfo, at: tuple[int, int]) -> Mark |
             "SNAPSHOT_GONE",
             f"the snapshot at {format_token(*at)} was superseded, or there never was one: the newest "
             f"one is at {format_token(mark.record, mark.byte)}",
-            place_headers(exchange, mark),
+            offset_headers(exchange, mark),
         )
     else:
         no_snapshot(exchange, mark)
@@ -79,8 +79,8 @@ def mark_at(exchange: Exchange, info: StreamInfo, at: tuple[int, int]) -> Mark |
 
 
 async def begin_of(exchange: Exchange, *, local: bool) -> tuple[StreamInfo, Mark | None] | None:
-    """Return the stream's facts and the snapshot to begin with. Without one the first record is there.
-    None if the error has been sent: records are trimmed and no snapshot covers them."""
+    """Return the stream's facts and the snapshot to begin with. Without one the first record is
+    there. None if the error has been sent: records are trimmed and no snapshot covers them."""
     info = await facts(exchange, local=local)
     if info is None:
         return None
@@ -109,7 +109,7 @@ def no_snapshot(exchange: Exchange, mark: Mark | None) -> None:
         "NO_SNAPSHOT",
         "the stream has no snapshot at this offset; the newest one is at "
         f"{format_token(mark.record, mark.byte)}",
-        place_headers(exchange, mark),
+        offset_headers(exchange, mark),
     )
 
 
@@ -129,7 +129,7 @@ def stem_of(path: str) -> str:
     return stem if found else path
 
 
-def place_headers(exchange: Exchange, mark: Mark) -> Headers:
+def offset_headers(exchange: Exchange, mark: Mark) -> Headers:
     """Return the headers that name a snapshot in an error."""
     return [
         ("Stream-Snapshot-Offset", format_token(mark.record, mark.byte)),
@@ -156,16 +156,16 @@ def fail_snapshot(exchange: Exchange, reply: Reply, info: StreamInfo) -> None:
     """Respond with the error of a refused publish or drop."""
     code = REFUSALS.get(reply.code, "INTERNAL")
     if reply.code in (Code.SNAPSHOT_OLDER, Code.SNAPSHOT_CONFLICT):
-        place = format_token(*reply.detail)
+        token = format_token(*reply.detail)
         exchange.fail(
             code,
-            f"the newest snapshot of its origin is at {place}: "
+            f"the newest snapshot of its origin is at {token}: "
             + (
                 "publish at a later offset"
                 if reply.code == Code.SNAPSHOT_OLDER
                 else "at the offset of the request it has another one, with another digest"
             ),
-            [("Stream-Snapshot-Offset", place)],
+            [("Stream-Snapshot-Offset", token)],
         )
     elif reply.code == Code.SNAPSHOT_TOO_SOON:
         seconds = max(1, -(-reply.detail // 1000))

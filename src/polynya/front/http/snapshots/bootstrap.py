@@ -85,8 +85,8 @@ async def _send(exchange: Exchange, page: Page, mark: Mark | None) -> None:
     is_json = is_json_stream(info)
     shown = await shown_of(page, page.first_record, Form(False, is_json), BOOTSTRAP_BYTES_MAX)
     if shown.damage:
-        place = ("Stream-Next-Offset", format_token(shown.record, shown.byte))
-        raise Failure("KAFKA_BATCH_UNREADABLE", shown.damage, (place,))
+        header = ("Stream-Next-Offset", format_token(shown.record, shown.byte))
+        raise Failure("KAFKA_BATCH_UNREADABLE", shown.damage, (header,))
     page = page_up_to(page, shown)
     etag, headers = _etag(page, mark, "j" if _wants_json(exchange) else "m"), _headers(page, mark)
     shown_etag = etag if _wants_json(exchange) else f"W/{etag}"  # each answer has its own boundary
@@ -181,10 +181,10 @@ def _envelope(
     """Return the pieces of the JSON answer. The body was checked to be one value."""
     snapshot: list[Piece] = [b'{"snapshot":null']
     if mark is not None:
-        place = format_token(mark.record, mark.byte).encode()
+        token = format_token(mark.record, mark.byte).encode()
         url = msgspec.json.encode(path_of(exchange, mark))
         snapshot = [b'{"snapshot_url":', url] if body is None else [b'{"snapshot":', body]
-        snapshot.append(b',"snapshot_offset":"%b"' % place)
+        snapshot.append(b',"snapshot_offset":"%b"' % token)
     end = format_token(page.record, page.byte).encode()
     up_to_date = b"true" if page.has_all else b"false"
     return [

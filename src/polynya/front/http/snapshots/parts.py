@@ -21,7 +21,7 @@ from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.bodies import decode
 from polynya.front.http.routes.conditions import refuse_conditions
-from polynya.front.http.snapshots.asked import facts, fail_snapshot, needs_level, parse_place
+from polynya.front.http.snapshots.asked import facts, fail_snapshot, needs_level, parse_offset
 from polynya.local.api import Refusal, StreamInfo
 from polynya.service.snapshots import Staged, part_of, stage, staged_bytes
 from polynya.stream.replies import Reply
@@ -38,7 +38,7 @@ def post_part(exchange: Exchange) -> None:
     """Handle POST. Raises `Failure`."""
     refuse_conditions(exchange)
     needs_level(exchange)
-    parse_place(exchange.route.segments[0])
+    parse_offset(exchange.route.segments[0])
     if exchange.route.segments[1] != "parts":
         raise Failure("NO_ROUTE")
     exchange.spawn(_post(exchange))
@@ -108,7 +108,7 @@ async def digest_of(
     found, kept, size = sha256(), list[bytes](), sum(part.size for part in parts)
     is_checked = size <= SNAPSHOT_EMBEDDED_BYTES and media_type(content_type) == "application/json"
     for part in parts:
-        data = await part_of(exchange.context.service, info, part.place)
+        data = await part_of(exchange.context.service, info, part.position)
         if isinstance(data, Refusal) or len(data) != part.size:
             raise Failure("PARTS_GONE")
         await asyncio.to_thread(found.update, data)

@@ -17,7 +17,7 @@ from polynya.front.http.snapshots.asked import (
     fail_snapshot,
     mark_headers,
     needs_level,
-    parse_place,
+    parse_offset,
     path_of,
 )
 from polynya.front.http.snapshots.origins import note_outcome, origin_of_publish, publishing
@@ -41,14 +41,14 @@ def put_snapshot(exchange: Exchange) -> None:
     refuse_conditions(exchange, frozenset((PARTS,)))
     needs_level(exchange)
     origin = origin_of_publish(exchange)
-    exchange.spawn(_put(exchange, _place_of(exchange), origin))
+    exchange.spawn(_put(exchange, _boundary_of(exchange), origin))
 
 
-def _place_of(exchange: Exchange) -> tuple[int, int]:
+def _boundary_of(exchange: Exchange) -> tuple[int, int]:
     """Return the offset in the path, or the number in `record`, whose byte is not named. Raises
     `Failure`."""
     if exchange.route.segments:
-        return parse_place(exchange.route.segments[0])
+        return parse_offset(exchange.route.segments[0])
     text = exchange.query.get("record", "")
     if text.isdecimal() and text.isascii() and len(text) <= 18:
         return int(text), ANY_BYTE
@@ -72,9 +72,9 @@ async def _put(exchange: Exchange, at: tuple[int, int], origin: tuple[str, int] 
     if bound is not None and is_unfit(bound, info):
         raise Failure("REDUCER_FAULT", COMPACTED)
     service = exchange.context.service
-    place = await boundary_of(service, info, *at)
-    if isinstance(place, Refusal):
-        _fail_place(exchange, place)
+    boundary = await boundary_of(service, info, *at)
+    if isinstance(boundary, Refusal):
+        _fail_boundary(exchange, boundary)
         return
     parts: list[Staged] = []
     if names_parts:
@@ -82,8 +82,8 @@ async def _put(exchange: Exchange, at: tuple[int, int], origin: tuple[str, int] 
         digest = await digest_of(exchange, info, parts, content_type)
     size = sum(part.size for part in parts) if names_parts else len(data)
     source = "" if bound is None else bound.binding.origin(bound.name)
-    mark = Mark(*place, (), size, digest, content_type, 0, source)
-    if repeated(info.marks or (), place, digest, source):
+    mark = Mark(*boundary, (), size, digest, content_type, 0, source)
+    if repeated(info.marks or (), boundary, digest, source):
         _answer(exchange, info, mark, 204)
         return
     if data:
@@ -92,9 +92,9 @@ async def _put(exchange: Exchange, at: tuple[int, int], origin: tuple[str, int] 
             fail_snapshot(exchange, staged, info)
             return
         parts = [staged]
-    reply = await publish(service, info, place, Body(digest, content_type, source), parts)
+    reply = await publish(service, info, boundary, Body(digest, content_type, source), parts)
     if bound is not None:
-        await note_outcome(exchange, bound, reply, (place[0], size))
+        await note_outcome(exchange, bound, reply, (boundary[0], size))
     if reply.code >= Code.NOT_FOUND:
         fail_snapshot(exchange, reply, info)
     else:
@@ -133,7 +133,7 @@ def _answer(exchange: Exchange, info: StreamInfo, mark: Mark, status: int) -> No
     exchange.answer(status, headers)
 
 
-def _fail_place(exchange: Exchange, refusal: Refusal) -> None:
+def _fail_boundary(exchange: Exchange, refusal: Refusal) -> None:
     if refusal.code == Code.NOT_A_BOUNDARY:
         raise Failure(
             "INVALID_OFFSET",
@@ -147,7 +147,7 @@ def delete_snapshot(exchange: Exchange) -> None:
     """Handle DELETE. Raises `Failure`."""
     refuse_conditions(exchange)
     needs_level(exchange)
-    exchange.spawn(_delete(exchange, parse_place(exchange.route.segments[0])))
+    exchange.spawn(_delete(exchange, parse_offset(exchange.route.segments[0])))
 
 
 async def _delete(exchange: Exchange, at: tuple[int, int]) -> None:

@@ -10,7 +10,7 @@ from polynya.front.http.routes.refusals import (
     retained_headers,
     trimmed_message,
 )
-from polynya.front.http.snapshots.asked import newest_of, place_headers
+from polynya.front.http.snapshots.asked import newest_of, offset_headers
 from polynya.local.api import Refusal
 from polynya.stream.replies import Code
 
@@ -36,9 +36,9 @@ async def fail_trimmed(exchange: Exchange, refusal: Refusal) -> None:
     if mark is None:
         fail_refusal(exchange, refusal)
         return
-    place = format_token(mark.record, mark.byte)
+    token = format_token(mark.record, mark.byte)
     exchange.fail(
         "TRIMMED",
-        f"{trimmed_message(refusal)}; the newest snapshot is at {place}",
-        [*retained_headers(exchange, refusal), *place_headers(exchange, mark)],
+        f"{trimmed_message(refusal)}; the newest snapshot is at {token}",
+        [*retained_headers(exchange, refusal), *offset_headers(exchange, mark)],
     )

@@ -23,7 +23,7 @@ from polynya.front.http.snapshots.asked import (
     mark_headers,
     newest_of,
     no_snapshot,
-    parse_place,
+    parse_offset,
     path_of,
     redirect,
 )
@@ -58,7 +58,7 @@ async def _newest(exchange: Exchange, *, local: bool) -> None:
 def show_snapshot(exchange: Exchange) -> None:
     """Handle GET of STREAM/snapshot/OFFSET. Raises `Failure`."""
     refuse_conditions(exchange, _JUDGED)
-    at = parse_place(exchange.route.segments[0])
+    at = parse_offset(exchange.route.segments[0])
     exchange.spawn(_show(exchange, at, local=is_local(exchange)), waits=True)
 
 

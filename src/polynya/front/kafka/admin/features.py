@@ -1,4 +1,5 @@
-"""The features that ApiVersions tells: versions of the protocol that need all nodes of a release."""
+"""The features that ApiVersions tells: versions of the protocol that need all nodes of a
+release."""
 
 from __future__ import annotations
 
@@ -33,19 +34,19 @@ _SINCE, _ZERO_SINCE = 3, 4  # versions of ApiVersions
 
 def add_features(response: ApiVersionsResponse, version: int, level: int) -> None:
     """Tell the features that a cluster at a feature level has, to a request of a version. The level
-    is their epoch: it only grows, and is equal on all nodes. Clients take features of a higher epoch
-    than the one that they know."""
-    told = list(_told(level)) if version >= _SINCE else []
-    if told:
+    is their epoch: it only grows, and is equal on all nodes. Clients take features of a higher
+    epoch than the one that they know."""
+    announced = list(_announced(level)) if version >= _SINCE else []
+    if announced:
         least = 0 if version >= _ZERO_SINCE else 1  # a client of before cannot decode 0
         response.supported_features = [
-            SupportedFeatureKey(each.name, least, each.version) for each in told
+            SupportedFeatureKey(each.name, least, each.version) for each in announced
         ]
         response.finalized_features = [
-            FinalizedFeatureKey(each.name, each.version, each.version) for each in told
+            FinalizedFeatureKey(each.name, each.version, each.version) for each in announced
         ]
         response.finalized_features_epoch = level
 
 
-def _told(level: int) -> Iterator[Feature]:
+def _announced(level: int) -> Iterator[Feature]:
     return (each for each in FEATURES if level >= each.level)

@@ -93,15 +93,15 @@ def _described(call: Call, topic: Topic, numbers: range) -> DescribeTopicPartiti
     context = call.context
     for number in numbers:
         group = context.service.group_of(topic.stream(number))
-        place = brokers_in_zone(context.brokers, topic, number, group, zone)
+        partition_brokers = brokers_in_zone(context.brokers, topic, number, group, zone)
         partitions.append(
             DescribeTopicPartitionsResponsePartition(
                 Error.NONE,
                 number,
-                place.leader,
-                place.epoch,
-                place.replicas,
-                place.in_sync,
+                partition_brokers.leader,
+                partition_brokers.epoch,
+                partition_brokers.replicas,
+                partition_brokers.in_sync,
                 eligible_leader_replicas=[],  # null is allowed, and ends Kafka's own client
                 last_known_elr=[],
             )

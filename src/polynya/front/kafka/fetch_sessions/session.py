@@ -102,7 +102,7 @@ class FetchSession:
     def take(self, responses: Sequence[FetchableTopicResponse]) -> list[FetchableTopicResponse]:
         """Note the answers for partitions; return those that the client is to be told. A partition
         with records goes behind all others, so that each has its turn in a full response."""
-        partitions, told = self.partitions, []
+        partitions, reported = self.partitions, []
         for topic in responses:
             name = topic.topic_id if self.by_id else topic.topic
             news = []
@@ -115,8 +115,8 @@ class FetchSession:
                     del partitions[key]
                     partitions[key] = known
             if news:
-                told.append(FetchableTopicResponse(topic.topic, topic.topic_id, news))
-        return told
+                reported.append(FetchableTopicResponse(topic.topic, topic.topic_id, news))
+        return reported
 
 
 def count_of(topics: Iterable[FetchTopic]) -> int:

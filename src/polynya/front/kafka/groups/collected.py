@@ -46,6 +46,6 @@ class CollectedOffsets(Generic[A]):
             answer.error_code = Error.OFFSET_METADATA_TOO_LARGE
         else:
             self.answers.append(answer)
-            place = (topic.id, asked.partition_index)
+            partition = (topic.id, asked.partition_index)
             offset = (asked.committed_offset, asked.committed_leader_epoch)
-            self.entries.append(OffsetEntry(*place, *offset, metadata))
+            self.entries.append(OffsetEntry(*partition, *offset, metadata))

@@ -24,7 +24,7 @@ _OPERATIONS = {  # of the calls whose operation on the group is not Read
     calls.Describe: Operation.DESCRIBE,
     calls.FetchOffsets: Operation.DESCRIBE,
     calls.Drop: Operation.DELETE,
-    calls.DropPlaces: Operation.DELETE,
+    calls.DropPartitionOffsets: Operation.DELETE,
 }
 
 
@@ -32,8 +32,9 @@ async def ask(call: Call, made: calls.Call) -> Answer:
     """Return the coordinator's answer, if the caller may use the group. A fault is an error that
     makes a client look for the coordinator.
 
-    A commit that was held up could come behind later ones and take the offset back. So it goes to no
-    other broker, and is dropped if its client has closed the connection: it may have repeated it."""
+    A commit that was held up could come behind later ones and take the offset back. So it goes to
+    no other broker, and is dropped if its client has closed the connection: it may have repeated
+    it."""
     assert not isinstance(made, calls.ListAll)
     if not is_group_id(made.group):
         return Outcomes([Error.INVALID_GROUP_ID])

@@ -167,8 +167,8 @@ async def _all(
 ) -> list[fetch.OffsetFetchResponseTopics]:
     """Return all offsets; those of topics that are being deleted are left out."""
     found: dict[bytes, fetch.OffsetFetchResponseTopics] = {}
-    for place in [*entries, *sorted(unstable - entries.keys())]:
-        id_, number = place
+    for partition in [*entries, *sorted(unstable - entries.keys())]:
+        id_, number = partition
         if id_ not in found:
             topic, _error = await topic_of_offsets(
                 call, "", id_, by_id=True, operation=Operation.DESCRIBE
@@ -176,7 +176,7 @@ async def _all(
             if topic is None:
                 continue
             found[id_] = fetch.OffsetFetchResponseTopics(topic.name, id_)
-        found[id_].partitions.append(_found(number, entries.get(place), place in unstable))
+        found[id_].partitions.append(_found(number, entries.get(partition), partition in unstable))
     return list(found.values())
 
 
@@ -203,7 +203,7 @@ async def offset_delete(
     call: Call, request: delete.OffsetDeleteRequest
 ) -> delete.OffsetDeleteResponse:
     """Delete committed offsets of partitions that no member of the group reads."""
-    places: list[tuple[str, bytes, int]] = []
+    partitions: list[tuple[str, bytes, int]] = []
     waiting: list[delete.OffsetDeleteResponsePartition] = []
     response = delete.OffsetDeleteResponse()
     async for asked in in_turns(call, request.topics):
@@ -215,10 +215,10 @@ async def offset_delete(
             answers.partitions.append(answer)
             if topic is not None and 0 <= part.partition_index < topic.partitions:
                 waiting.append(answer)
-                places.append((asked.name, topic.id, part.partition_index))
+                partitions.append((asked.name, topic.id, part.partition_index))
             elif topic is not None:
                 answer.error_code = Error.UNKNOWN_TOPIC_OR_PARTITION
-    answer_ = await ask(call, calls.DropPlaces(request.group_id, places))
+    answer_ = await ask(call, calls.DropPartitionOffsets(request.group_id, partitions))
     assert isinstance(answer_, Outcomes)
     response.error_code = answer_.errors[0]
     if not response.error_code:

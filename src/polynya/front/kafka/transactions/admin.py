@@ -78,9 +78,9 @@ async def describe_transactions(
 def _described(call: Call, known: TransactionDetails) -> described.TransactionState:
     topics = defaultdict[str, list[int]](list)
     for _, name in known.streams:
-        place = partition_of(name)
-        if place is not None and call.caller.may_describe(place[0]):
-            topics[place[0]].append(place[1])
+        partition = partition_of(name)
+        if partition is not None and call.caller.may_describe(partition[0]):
+            topics[partition[0]].append(partition[1])
     return described.TransactionState(
         Error.NONE,
         known.id,
@@ -137,8 +137,8 @@ def _any(id_: str) -> bool:
 
 
 def matcher_of(pattern: str) -> Callable[[str], bool] | None:
-    """Return what a pattern of transactional ids matches; None: it has more than literal characters,
-    '.' and '.*'. A whole regular expression of a client could take a core for hours."""
+    """Return what a pattern of transactional ids matches; None: it has more than literal
+    characters, '.' and '.*'. A whole regular expression of a client could take a core for hours."""
     pieces = _PIECE.findall(pattern)
     if "".join(pieces) != pattern or len(pattern) > TRANSACTIONAL_ID_BYTES_MAX:
         return None

@@ -74,7 +74,8 @@ class _Run:
         return self._parquet.read_row_group(self._group, columns=list(ORDER)).select(ORDER)
 
     def arrange(self, ranks: Positions, schema: pa.Schema) -> None:
-        """Prepare to read the rows by ascending rank. Rows of a run without order are read whole."""
+        """Prepare to read the rows by ascending rank. Rows of a run without order are read
+        whole."""
         if (np.diff(ranks) > 0).all():
             batches = self._parquet.iter_batches(
                 self.rows_in(_BATCH_BYTES), row_groups=[self._group]
@@ -132,6 +133,6 @@ def _interleaved(runs: Sequence[_Run], wanted: Positions) -> pa.Table:
     parts: list[Any] = []
     for number, count in zip(*np.unique(wanted, return_counts=True), strict=True):
         parts += runs[number].next_rows(int(count))
-    places = np.empty(len(wanted), np.int64)
-    places[np.argsort(wanted, kind="stable")] = np.arange(len(wanted))
-    return pa.concat_tables(parts).combine_chunks().take(pa.array(places)).combine_chunks()
+    positions = np.empty(len(wanted), np.int64)
+    positions[np.argsort(wanted, kind="stable")] = np.arange(len(wanted))
+    return pa.concat_tables(parts).combine_chunks().take(pa.array(positions)).combine_chunks()

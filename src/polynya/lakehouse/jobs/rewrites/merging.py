@@ -74,7 +74,7 @@ def produce_merge(
     )
     results = run_plan(blobs, job, runner, progress)
     made = _result(plan, job, results, previous)
-    progress("ran", _told(made))
+    progress("ran", _summary(made))
     return store_result(blobs, plan, made, progress, began=began)
 
 
@@ -114,7 +114,7 @@ def _rows(task: Task) -> int:
     return sum(file.rows for file in task.merge.files) if task.merge is not None else 0
 
 
-def _told(made: Result) -> str:
+def _summary(made: Result) -> str:
     removed = [file for part in made.parts.values() for file in part.removed]
     files = [file for part in made.parts.values() for file in part.files]
     size = sum(file.size for file in removed)

@@ -1,5 +1,5 @@
-"""Decode the table's own rows again: all of them into a new folder (a rebuild), or those of the files
-with dead letters (a replay)."""
+"""Decode the table's own rows again: all of them into a new folder (a rebuild), or those of the
+files with dead letters (a replay)."""
 
 from __future__ import annotations
 
@@ -173,9 +173,9 @@ class _Maker:
     """Makes the jobs of one plan."""
 
     def __init__(
-        self, plan: JobPlan, blobs: Blobs, live: dict[str, list[Merged]], place: str = ""
+        self, plan: JobPlan, blobs: Blobs, live: dict[str, list[Merged]], location: str = ""
     ) -> None:
-        self._plan, self._blobs, self._place = plan, blobs, place
+        self._plan, self._blobs, self._location = plan, blobs, location
         self._strict = sorted({uid for file in live["dlq"] for uid in _strict(blobs, file)})
 
     def job(
@@ -189,10 +189,10 @@ class _Maker:
     ) -> Job:
         """Return a job that decodes files again. With `fresh` the table is a new one."""
         catalog, table = StagingCatalog(self._blobs), self._plan.table
-        place = self._blobs.uri(self._place or table.location)
+        location = self._blobs.uri(self._location or table.location)
         main, dead = ("", "") if fresh else (table.iceberg, table.iceberg_dlq)
-        schema = with_field_ids(catalog, main, f"{place}/main", main_schema(columns))
-        dlq = with_field_ids(catalog, dead, f"{place}/dlq", pa.schema(list(DLQ_TYPES.items())))
+        schema = with_field_ids(catalog, main, f"{location}/main", main_schema(columns))
+        dlq = with_field_ids(catalog, dead, f"{location}/dlq", pa.schema(list(DLQ_TYPES.items())))
         return Job(
             plan=self._plan,
             columns=columns,
@@ -203,7 +203,7 @@ class _Maker:
             discover=discover,
             full=leaves(columns) >= types.LEAVES_MAX,
             round=number,
-            folder=self._place,
+            folder=self._location,
             strict=self._strict,
         )
 

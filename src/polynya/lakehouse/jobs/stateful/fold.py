@@ -1,8 +1,8 @@
 """Merge the rows of a job into those of its table by key, in Spark.
 
-The rows of the transform are written to files first, and all that follows reads these: a task that Spark
-repeats cannot see other rows than those whose keys chose the files to replace. Whole rows are shuffled
-only if they have a key of the job, unless these are too many to be sent to each executor.
+The rows of the transform are written to files first, and all that follows reads these: a task that
+Spark repeats cannot see other rows than those whose keys chose the files to replace. Whole rows are
+shuffled only if they have a key of the job, unless these are too many to be sent to each executor.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _NEW, _REST = "_polynya_new", "_polynya_rest"
 _BROADCAST_ROWS, _BROADCAST_BYTES = 100_000, 8 << 20  # of files whose keys each executor may have
 
 
-def written(frame: Any, store: StoreSettings, place: str) -> list[TaskResult]:
-    """Write the rows of a frame by the plan at `place`. Return what its tasks wrote."""
-    taken = frame.mapInArrow(partial(write_output, store, place), "result binary").collect()
+def written(frame: Any, store: StoreSettings, plan_key: str) -> list[TaskResult]:
+    """Write the rows of a frame by the plan at `plan_key`. Return what its tasks wrote."""
+    taken = frame.mapInArrow(partial(write_output, store, plan_key), "result binary").collect()
     return [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in taken]
 
 
 def fold(
-    session: Any, asked: Asked, made: Job, place: str, results: Sequence[TaskResult]
+    session: Any, asked: Asked, made: Job, plan_key: str, results: Sequence[TaskResult]
 ) -> Derived:
     """Merge the rows in the files of `results` with those of the table that have their keys. Raises
     TransformFailed."""
@@ -47,7 +47,7 @@ def fold(
         for done in results
         for file in done.files
     ]
-    files = _Files(session, made, place, [*staged, *asked.live])
+    files = _Files(session, made, plan_key, [*staged, *asked.live])
     came, key = range(len(staged)), asked.transform.key
     keys = files.rows(came, key)
     late, newest = _times(keys, asked)
@@ -65,7 +65,7 @@ def fold(
         rows = _merged(rows, had, asked.transform, files.names).unionByName(other)
     elif touched or not is_unique:
         rows = _merged(rows, had, asked.transform, files.names)
-    done = written(rows, files.store, place) if staged else []
+    done = written(rows, files.store, plan_key) if staged else []
     removed = [files.every[number] for number in touched]
     return Derived(made, done, removed, late, newest)
 
@@ -73,12 +73,14 @@ def fold(
 class _Files:
     """Files with the columns of a job, as frames."""
 
-    def __init__(self, session: Any, made: Job, place: str, every: list[Merged]) -> None:
+    def __init__(self, session: Any, made: Job, plan_key: str, every: list[Merged]) -> None:
         self._session, self.every = session, every
-        self._place = place.replace(".plan.json", "r.plan.json")
+        self._plan_key = plan_key.replace(".plan.json", "r.plan.json")
         self.store = store_settings(made.plan.store)
         tasks = [Task(number, [], [], redo=[file]) for number, file in enumerate(every)]
-        store_plan(open_blobs(self.store), msgspec.structs.replace(made, tasks=tasks), self._place)
+        store_plan(
+            open_blobs(self.store), msgspec.structs.replace(made, tasks=tasks), self._plan_key
+        )
         schema = pa.ipc.read_schema(pa.BufferReader(made.arrow_schema))
         self.names: list[str] = schema.names
         self._schema = from_arrow_schema(pa.schema([*schema, pa.field(FILE, pa.int64())]))
@@ -93,7 +95,7 @@ class _Files:
             return self._session.createDataFrame([], schema)
         rows = self._session.createDataFrame([(each,) for each in numbers], "number long")
         rows = rows.repartition(min(len(numbers), self._session.sparkContext.defaultParallelism))
-        reads = partial(read_rows, self.store, self._place, columns)
+        reads = partial(read_rows, self.store, self._plan_key, columns)
         return rows.mapInArrow(reads, schema)
 
     def with_keys(self, keys: Any, key: list[str], first: int) -> list[int]:
@@ -131,8 +133,8 @@ def _in_time(came: Any, asked: Asked) -> Any:
 
 
 def _is_unique(keys: Any, transform: Transform, names: Sequence[str]) -> bool:
-    """Report whether the rows of a job are known to have a key each. Raises TransformFailed if it is
-    open which of two is the last one of its key."""
+    """Report whether the rows of a job are known to have a key each. Raises TransformFailed if it
+    is open which of two is the last one of its key."""
     if transform.latest_by or not set(names) - set(transform.key) - set(transform.merge):
         return False
     by = [_quoted(each) for each in transform.key]

@@ -1,9 +1,9 @@
-"""The input of a table that is derived from another one: the rows that its source got since the last job,
-or all rows of the source.
+"""The input of a table that is derived from another one: the rows that its source got since the
+last job, or all rows of the source.
 
-The jobs of a table are linked by their result objects, so the files that each added are known. The rows
-of these files are the next input, if every job since the last place only added rows. If rows changed,
-or files are gone, all rows of the source are transformed, and replace those of the table.
+The jobs of a table are linked by their result objects, so the files that each added are known. The
+rows of these files are the next input, if every job since the last place only added rows. If rows
+changed, or files are gone, all rows of the source are transformed, and replace those of the table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from polynya.lakehouse.jobs.results import (
     Progress,
     Result,
     Runner,
-    SourcePlace,
+    SourcePosition,
     announce,
     load_result,
 )
@@ -32,12 +32,12 @@ Taken = dict[str, tuple[int, int]]  # by stream: uid, next record
 
 
 class Input(msgspec.Struct, frozen=True):
-    """The input of a job: the job that reads it, and the places in the streams or the source table
-    behind it."""
+    """The input of a job: the job that reads it, and the positions in the streams or the source
+    table behind it."""
 
     job: Job
     taken: Taken = {}
-    source: SourcePlace | None = None
+    source: SourcePosition | None = None
     whole: bool = False  # all rows of the source: they replace those of the table
 
 
@@ -83,7 +83,7 @@ def source_rows(
         full=True,
     )
     rows = count if whole or before is None else before.rows + count
-    return Input(job, source=SourcePlace(source.uid, source.job, rows), whole=whole)
+    return Input(job, source=SourcePosition(source.uid, source.job, rows), whole=whole)
 
 
 def replaced(blobs: Blobs, plan: JobPlan, made: Result) -> Result:

@@ -1,8 +1,8 @@
-"""A job of a derived table with a key, beside Spark: what it starts from, its columns, and its result.
+"""A job of a derived table with a key, beside Spark: what it starts from, its columns, and its
+result.
 
-The table is the state. A job replaces the files that have rows of its keys. Its result object has the
-watermark, so its commit moves rows, places in the streams, and watermark at once.
-"""
+The table is the state. A job replaces the files that have rows of its keys. Its result object has
+the watermark, so its commit moves rows, positions in the streams, and watermark at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _ORDERED = (*_NUMBERS, pa.types.is_string, pa.types.is_large_string, pa.types.is
 
 
 def asked_of(plan: JobPlan, previous: Result | None, blobs: Blobs) -> Asked:
-    """Return what the runner derives. Raises TransformFailed for a definition of a later release."""
+    """Return what the runner derives. Raises TransformFailed for a definition of a later
+    release."""
     try:
         transform = parse_transform(plan.table.transform)
     except BadTransform as bad:
@@ -73,7 +74,7 @@ def folded(made: Result, done: Derived, transform: Transform, previous: Result |
     )
 
 
-def told(result: Result, previous: Result | None) -> str:
+def keyed_summary(result: Result, previous: Result | None) -> str:
     """Return what a job did in words."""
     if result.version != KEYED_VERSION:
         return f"{result.rows:,} rows were derived"

@@ -35,11 +35,13 @@ class Columns:
         self.data = bytearray()
         self.ends = array("q")
 
-    def add(self, record: Record, number: int, place: tuple[int, int], append_time_ms: int) -> None:
-        """Add a record. `place`: first record and byte of its batch."""
+    def add(
+        self, record: Record, number: int, position: tuple[int, int], append_time_ms: int
+    ) -> None:
+        """Add a record. `position`: first record and byte of its batch."""
         self.numbers.append(number)
-        self.batches.append(place[0])
-        self.bytes.append(place[1])
+        self.batches.append(position[0])
+        self.bytes.append(position[1])
         has_time = 0 <= record.timestamp <= TIME_MS_MAX
         self.times_ms.append(record.timestamp if has_time else append_time_ms)
         self.append_times_ms.append(append_time_ms)
@@ -61,18 +63,18 @@ def columns_of(
     """
     columns = Columns(separated)
     numbers, positions = found.batch_begins
-    places = found.stored_begins[1]
+    payload_begins = found.stored_begins[1]
     for at in found.kept:
         first, last = numbers[at], numbers[at + 1]
         if last <= begin or first >= end or at in hidden:
             continue
         try:
-            batch = bytes(found.payload[places[at] : places[at + 1]])
+            batch = bytes(found.payload[payload_begins[at] : payload_begins[at + 1]])
             counts = found.batch_records[at], last - first
             for number, record in _numbered(batch, first, *counts):
                 if begin <= number < end:
-                    place = (first, positions[at])
-                    columns.add(record, number, place, found.append_times_ms[at])
+                    position = (first, positions[at])
+                    columns.add(record, number, position, found.append_times_ms[at])
         except (CorruptData, Malformed) as fault:
             raise CorruptData(f"the Kafka batch at record {first} of the slice: {fault}") from None
         if len(columns.data) + 64 * len(columns.ends) >= BLOCK_BYTES:

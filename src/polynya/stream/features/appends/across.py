@@ -1,8 +1,7 @@
 """Appends of a transaction over several groups: the rule of `TxnAppend`, the part of one group.
 
-The parts are judged as those of an `AppendAll`, and appended as batches that no reader sees. Markers
-end them, as the batches of Kafka's transactions (`undecided.py`).
-"""
+The parts are judged as those of an `AppendAll`, and appended as batches that no reader sees.
+Markers end them, as the batches of Kafka's transactions (`undecided.py`)."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @applies(TxnAppend)
-def apply_txn_append(machine: Machine, command: TxnAppend, place: int) -> Reply:
+def apply_txn_append(machine: Machine, command: TxnAppend, position: int) -> Reply:
     """Judge all parts, then append all without deciding, or none. See `TxnAppend`."""
     counters = machine.counters
     counters.raise_level(TRANSACTION_LEVEL)  # a standalone node gets no `SetLevel`
@@ -49,7 +48,7 @@ def apply_txn_append(machine: Machine, command: TxnAppend, place: int) -> Reply:
         if reply is not None:
             return none_appended(number, reply)
     for number, part in enumerate(parts):
-        _append(machine, part, command, place + number)
+        _append(machine, part, command, position + number)
     return Reply(Code.OK, detail=[result_of(machine, part) for part in parts])
 
 
@@ -80,7 +79,7 @@ def _refusal(stream: Stream, command: TxnAppend) -> Reply | None:
     return tail_reply(Code.TOO_MANY, stream) if is_full else None
 
 
-def _append(machine: Machine, part: Append | AppendIf, command: TxnAppend, place: int) -> None:
+def _append(machine: Machine, part: Append | AppendIf, command: TxnAppend, position: int) -> None:
     """Open the transaction at the tail, and append behind it."""
     stream = machine.directory.streams[part.name]
     kafka = stream.kafka = stream.kafka or KafkaState()
@@ -96,5 +95,5 @@ def _append(machine: Machine, part: Append | AppendIf, command: TxnAppend, place
         part.producer,
         incarnation=part.incarnation,
     )
-    reply = apply_append(machine, undecided, place)
+    reply = apply_append(machine, undecided, position)
     assert reply.code == Code.OK, f"it was judged: {reply}"

@@ -1,5 +1,5 @@
-"""Commands that append to streams: tags 2, 8, 9, 12, 13, 15, 26, 27, 119, and 99 for several of them
-in one entry."""
+"""Commands that append to streams: tags 2, 8, 9, 12, 13, 15, 26, 27, 119, and 99 for several of
+them in one entry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BUNDLE_BYTES = 64 * KIB  # of the appends in one entry: reading back one batch r
 # of an entry with Kafka batches, which are larger: fewer entries cost less
 PRODUCE_BUNDLE_BYTES = 1 * MIB
 
-# fewer than the bytes of any journal entry, so places within one entry never reach the next entry
+# fewer than the bytes of any journal entry, so positions within one entry never reach the next entry
 BUNDLE_COMMANDS_MAX = 64
 
 
@@ -207,8 +207,8 @@ class MirrorBatch(Produce, tag=12, frozen=True):
     """Append one Kafka record batch of another cluster at its own offset, which may be behind the
     tail: the numbers between are a gap. A batch that ends at or before the tail is a repeat.
 
-    `batch.records` is the span of its offsets, of which some may be missing. `begin`: the sender has
-    sent all before it, so the tail must have reached it. Level 4."""
+    `batch.records` is the span of its offsets, of which some may be missing. `begin`: the sender
+    has sent all before it, so the tail must have reached it. Level 4."""
 
     begin: int = 0
     record: int = 0  # of its first offset
@@ -261,9 +261,9 @@ def _bundle_level(command: Bundle) -> int:
 @command(since=2, bounds=NONE, check=_bundle, level=_bundle_level)
 class Bundle(Command, tag=99, frozen=True, gc=False):
     """Appends of one turn in one log entry, at most `BUNDLE_COMMANDS_MAX`. Each is judged and
-    answered as if it were alone, in order. A batch's place is the entry's place plus its number
-    here. The reply's detail has the replies. Level 3 with a `Produce`, 4 with an `AppendIf`, a
-    `MirrorBatch` or a `TxnProduce`."""
+    answered as if it were alone, in order. A batch's position is the entry's position plus its
+    number here. The reply's detail has the replies. Level 3 with a `Produce`, 4 with an `AppendIf`,
+    a `MirrorBatch` or a `TxnProduce`."""
 
     commands: list[Append | AppendIf | Produce | MirrorBatch | TxnProduce]
 
@@ -286,10 +286,10 @@ def _append_all_names(command: AppendAll | TxnAppend) -> list[str]:
 @command(since=ATOMIC_LEVEL, bounds=NONE, check=_append_all, names=_append_all_names)
 class AppendAll(Command, tag=26, frozen=True, gc=False):
     """Append to several streams of the group, all or nothing. A part that has no batch and does not
-    close is a condition alone. A batch's place is as in a `Bundle`.
+    close is a condition alone. A batch's position is as in a `Bundle`.
 
-    The reply's detail is [uid, record, byte, closed] of each part. A refusal is `NONE_APPENDED`, with
-    [the number of the first part that is refused, its reply]. Level 4."""
+    The reply's detail is [uid, record, byte, closed] of each part. A refusal is `NONE_APPENDED`,
+    with [the number of the first part that is refused, its reply]. Level 4."""
 
     commands: list[Append | AppendIf]
 
@@ -311,8 +311,8 @@ def _txn_append(command: TxnAppend) -> str:
 )
 class TxnAppend(Command, tag=27, frozen=True, gc=False):
     """Append to several streams of the group in the transaction `number` of a producer: all or
-    nothing, and not to be seen before its end. One append to a stream for each transaction. A batch's
-    place is as in a `Bundle`.
+    nothing, and not to be seen before its end. One append to a stream for each transaction. A
+    batch's position is as in a `Bundle`.
 
     The replies are those of an `AppendAll`; and TXN_ENDED, NOT_YET: the producer has another one
     open in a stream; TOO_MANY: a stream has as many open as may be. Level 4."""

@@ -25,7 +25,7 @@ _LEVEL = level_of(AppendIf)
 
 @applies(AppendIf)
 def apply_append_if(
-    machine: Machine, command: AppendIf, place: int, add: AddBatch = add_batch
+    machine: Machine, command: AppendIf, position: int, add: AddBatch = add_batch
 ) -> Reply:
     """Append to a stream if its tail is at the record of the condition.
 
@@ -34,7 +34,7 @@ def apply_append_if(
     machine.counters.raise_level(_LEVEL)  # a standalone node gets no `SetLevel`
     stream = machine.directory.streams.get(command.name)
     if stream is None or is_met(stream, command.record):
-        return apply_append(machine, command, place, add)
+        return apply_append(machine, command, position, add)
     reply = judge_before_condition(machine, stream, command, logged=add is add_batch)
     return reply or refusal_of_condition(stream, command.record)
 

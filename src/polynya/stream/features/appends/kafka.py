@@ -31,13 +31,13 @@ _LEVEL = level_of(Produce)
 @applies(TxnProduce)
 @applies(Produce)
 def apply_produce(
-    machine: Machine, command: Produce, place: int, add: AddBatch = add_batch
+    machine: Machine, command: Produce, position: int, add: AddBatch = add_batch
 ) -> Reply:
     """Append a batch: OK, or DUPLICATE with the first record that the batch got before.
 
     Refusals: NOT_FOUND, EVICTED, GONE, INCARNATION, CLOSED, PRODUCER_STALE, PRODUCER_GAP,
-    DUPLICATE_SEQUENCE, PRODUCER_LIMIT, WRONG_PROFILE, NOT_YET, and those of `judge_number`. `add` as
-    in `apply_append`."""
+    DUPLICATE_SEQUENCE, PRODUCER_LIMIT, WRONG_PROFILE, NOT_YET, and those of `judge_number`. `add`
+    as in `apply_append`."""
     directory = machine.directory
     stream = directory.streams.get(command.name)
     if stream is None:
@@ -57,7 +57,7 @@ def apply_produce(
         if type(command) is TxnProduce:
             begin_transaction(machine, stream, command)
     machine.changes.streams.add(stream.uid)
-    size = add(machine, stream, command, batch, place)
+    size = add(machine, stream, command, batch, position)
     stream.activity_ms = command.now_ms
     tails = machine.tails
     if stream.uid in tails.watched:
@@ -157,7 +157,7 @@ def _keep(stream: Stream, producer: Producer, now_ms: int, record: int, records:
 
 
 @applies(ProducerIds)
-def apply_producer_ids(machine: Machine, command: ProducerIds, place: int) -> Reply:
+def apply_producer_ids(machine: Machine, command: ProducerIds, position: int) -> Reply:
     """Allot a block of ids: the group's number above a counter."""
     machine.counters.raise_level(_LEVEL)
     return Reply(Code.OK, detail=machine.counters.next_producer_ids(command.count))

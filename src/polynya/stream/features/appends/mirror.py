@@ -1,9 +1,8 @@
 """Batches of another Kafka at their own offsets: the rules of `MirrorBatch` and `MirrorGap`.
 
-The offset takes the place of a producer's sequence: what ends at or before the tail is a repeat, and
-what the sender has not sent before cannot be skipped, as each command says where its sender was. So
-a mirror that dies goes on from the tail, and a command that is lost leaves no gap.
-"""
+The offset takes the place of a producer's sequence: what ends at or before the tail is a repeat,
+and what the sender has not sent before cannot be skipped, as each command says where its sender
+was. So a mirror that dies goes on from the tail, and a command that is lost leaves no gap."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ _LEVEL = level_of(MirrorBatch)
 
 @applies(MirrorBatch)
 def apply_mirror_batch(
-    machine: Machine, command: MirrorBatch, place: int, add: AddBatch = add_batch
+    machine: Machine, command: MirrorBatch, position: int, add: AddBatch = add_batch
 ) -> Reply:
     """Append a batch at its offset: OK, or DUPLICATE for a repeat. `add` as in `apply_append`.
 
@@ -49,7 +48,7 @@ def apply_mirror_batch(
     machine.changes.streams.add(stream.uid)
     before = stream.next_record
     stream.next_record = command.record
-    size = add(machine, stream, command, batch, place)
+    size = add(machine, stream, command, batch, position)
     stream.activity_ms = command.now_ms
     if stream.uid in machine.tails.watched:
         live = batch if add is add_batch and before == command.record else None
@@ -72,7 +71,7 @@ def judge_mirrored(stream: Stream, command: MirrorBatch) -> Reply | None:
 
 
 @applies(MirrorGap)
-def apply_mirror_gap(machine: Machine, command: MirrorGap, place: int) -> Reply:
+def apply_mirror_gap(machine: Machine, command: MirrorGap, position: int) -> Reply:
     """Move the tail over numbers that no record has: OK, or DUPLICATE if it is there. With `first`
     the start of a stream that never had a record moves to `end` too; another is left as it is.
 

@@ -43,7 +43,11 @@ def media_type(content_type: str) -> str:
 
 
 def add_batch(
-    machine: Machine, stream: Stream, command: Append | Create | Produce, batch: Batch, place: int
+    machine: Machine,
+    stream: Stream,
+    command: Append | Create | Produce,
+    batch: Batch,
+    position: int,
 ) -> int:
     """Add the command's batch at the stream's tail, as a hot one. Return the bytes of its
     payload."""
@@ -65,7 +69,7 @@ def add_batch(
         command.now_ms,
         batch.record_time_ms_max,
         encoding,
-        place,
+        position,
         origin,
         batch.flags,
     )
@@ -85,7 +89,9 @@ def add_batch(
 
 
 @applies(Append)
-def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = add_batch) -> Reply:
+def apply_append(
+    machine: Machine, command: Append, position: int, add: AddBatch = add_batch
+) -> Reply:
     """Append to a stream. This is the hot path: about 2 us with a producer. Nothing changes before
     every check passes. `add` adds an accepted batch: that of the command, or one in a pack."""
     stream = machine.directory.streams.get(command.name)
@@ -130,7 +136,7 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
             return reply
     uid = stream.uid
     machine.changes.streams.add(uid)
-    size = 0 if batch is None else add(machine, stream, command, batch, place)
+    size = 0 if batch is None else add(machine, stream, command, batch, position)
     if stream_seq is not None:
         stream.stream_seq = stream_seq
     stream.activity_ms = now_ms
@@ -150,8 +156,8 @@ def apply_append(machine: Machine, command: Append, place: int, add: AddBatch = 
 
 
 def _seq_refusal(machine: Machine, stream: Stream, command: Append) -> Reply:
-    """Return the reply to an append whose `Stream-Seq` is not greater than the last one: that to its
-    producer goes first."""
+    """Return the reply to an append whose `Stream-Seq` is not greater than the last one: that to
+    its producer goes first."""
     return _judge_its_producer(machine, stream, command) or tail_reply(Code.SEQ_REGRESSION, stream)
 
 
@@ -252,11 +258,11 @@ def judge_state(stream: Stream, command: Append) -> Reply | None:
 
 
 @applies(Bundle)
-def apply_bundle(machine: Machine, bundle: Bundle, place: int) -> Reply:
+def apply_bundle(machine: Machine, bundle: Bundle, position: int) -> Reply:
     """Apply each append as if it were alone."""
     counters = machine.counters
     replies, log_ms = [], counters.log_ms
-    for number, command in enumerate(bundle.commands, place):
+    for number, command in enumerate(bundle.commands, position):
         apply = apply_append if type(command) is Append else RULES[type(command)]
         replies.append(apply(machine, command, number))  # type: ignore[arg-type]
         if command.now_ms > log_ms:

@@ -21,7 +21,7 @@ _LEVEL = level_of(AppendAll)
 
 
 @applies(AppendAll)
-def apply_append_all(machine: Machine, command: AppendAll, place: int) -> Reply:
+def apply_append_all(machine: Machine, command: AppendAll, position: int) -> Reply:
     """Judge every part by the state before the first one; if none is refused, append all. The parts
     are of different streams, so that no append changes what another one is judged by.
 
@@ -39,7 +39,7 @@ def apply_append_all(machine: Machine, command: AppendAll, place: int) -> Reply:
             return none_appended(number, reply)
     for number, part in enumerate(parts):
         if part.batch is not None or part.close:
-            reply = RULES[type(part)](machine, part, place + number)
+            reply = RULES[type(part)](machine, part, position + number)
             assert reply.code in (Code.OK, Code.ALREADY_CLOSED), f"it was judged: {reply}"
     return Reply(Code.OK, detail=[result_of(machine, part) for part in parts])
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @applies(SetAttributes)
-def apply_set_attributes(machine: Machine, command: SetAttributes, place: int) -> Reply:
+def apply_set_attributes(machine: Machine, command: SetAttributes, position: int) -> Reply:
     """Set or clear a stream's attributes. Refusals: NOT_FOUND, GONE, INCARNATION, EVICTED,
     PRECONDITION, ATTRS_FULL."""
     stream = machine.directory.streams.get(command.name)

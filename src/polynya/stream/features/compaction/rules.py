@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 @applies(SetCompaction)
-def apply_set_compaction(machine: Machine, command: SetCompaction, place: int) -> Reply:
-    """Turn key compaction of a stream on or off. Refusals: NOT_FOUND, GONE, INCARNATION, EVICTED."""
+def apply_set_compaction(machine: Machine, command: SetCompaction, position: int) -> Reply:
+    """Turn key compaction of a stream on or off. Refusals: NOT_FOUND, GONE, INCARNATION,
+    EVICTED."""
     stream = machine.directory.streams.get(command.name)
     if stream is None:
         return machine.directory.absent(command.name)
@@ -45,9 +46,10 @@ def apply_set_compaction(machine: Machine, command: SetCompaction, place: int) -
 
 
 @applies(NoteCompaction)
-def apply_note_compaction(machine: Machine, command: NoteCompaction, place: int) -> Reply:
+def apply_note_compaction(machine: Machine, command: NoteCompaction, position: int) -> Reply:
     """Record a completed pass. NOT_FOUND: the stream is gone or evicted. NOT_YET: another pass was
-    completed since, a fork needs records that the pass may have left, or `cleaned` is not in packs."""
+    completed since, a fork needs records that the pass may have left, or `cleaned` is not in
+    packs."""
     stream = machine.directory.by_uid.get(command.uid)
     if stream is None or stream.deleted:
         return Reply(Code.NOT_FOUND)

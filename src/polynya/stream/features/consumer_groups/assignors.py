@@ -10,11 +10,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 
-Place = tuple[bytes, int]  # topic id, partition
-Places = frozenset[Place]
+TopicPartition = tuple[bytes, int]  # topic id, partition
+TopicPartitions = frozenset[TopicPartition]
 Topics = frozenset[bytes]
 Assignor = Callable[
-    [Mapping[str, Topics], Mapping[bytes, int], Mapping[str, Places]], dict[str, Places]
+    [Mapping[str, Topics], Mapping[bytes, int], Mapping[str, TopicPartitions]],
+    dict[str, TopicPartitions],
 ]
 """(topics by member, number of partitions by topic, previous result) -> partitions by member."""
 
@@ -22,20 +23,24 @@ _ROUNDS_MAX = 100  # of balancing where the members' subscriptions differ
 
 
 def uniform(
-    wanted: Mapping[str, Topics], counts: Mapping[bytes, int], previous: Mapping[str, Places]
-) -> dict[str, Places]:
+    wanted: Mapping[str, Topics],
+    counts: Mapping[bytes, int],
+    previous: Mapping[str, TopicPartitions],
+) -> dict[str, TopicPartitions]:
     """Assign equal numbers of partitions, and keep what members have."""
     subscriptions = set(wanted.values())
     if len(subscriptions) == 1:
-        return _equal(sorted(wanted), _places(next(iter(subscriptions)), counts), previous)
+        return _equal(sorted(wanted), _all_partitions(next(iter(subscriptions)), counts), previous)
     return _Balance(wanted, counts, previous).result()
 
 
 def ranges(
-    wanted: Mapping[str, Topics], counts: Mapping[bytes, int], previous: Mapping[str, Places]
-) -> dict[str, Places]:
+    wanted: Mapping[str, Topics],
+    counts: Mapping[bytes, int],
+    previous: Mapping[str, TopicPartitions],
+) -> dict[str, TopicPartitions]:
     """Assign a range of each topic's partitions to each of its subscribers, in their order."""
-    found: dict[str, list[Place]] = {id_: [] for id_ in wanted}
+    found: dict[str, list[TopicPartition]] = {id_: [] for id_ in wanted}
     for topic, subscribers in _subscribers(wanted).items():
         size, more = divmod(counts.get(topic, 0), len(subscribers))
         begin = 0
@@ -43,14 +48,14 @@ def ranges(
             end = begin + size + (number < more)
             found[id_] += [(topic, partition) for partition in range(begin, end)]
             begin = end
-    return {id_: frozenset(places) for id_, places in found.items()}
+    return {id_: frozenset(partitions) for id_, partitions in found.items()}
 
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": ranges}
 DEFAULT = "uniform"
 
 
-def _places(topics: Iterable[bytes], counts: Mapping[bytes, int]) -> list[Place]:
+def _all_partitions(topics: Iterable[bytes], counts: Mapping[bytes, int]) -> list[TopicPartition]:
     """Return all partitions of topics, in order."""
     return [(topic, number) for topic in sorted(topics) for number in range(counts.get(topic, 0))]
 
@@ -64,19 +69,19 @@ def _subscribers(wanted: Mapping[str, Topics]) -> dict[bytes, list[str]]:
 
 
 def _equal(
-    ids: list[str], places: list[Place], previous: Mapping[str, Places]
-) -> dict[str, Places]:
+    ids: list[str], partitions: list[TopicPartition], previous: Mapping[str, TopicPartitions]
+) -> dict[str, TopicPartitions]:
     """Assign among members with the same subscription, in linear time."""
-    size, more = divmod(len(places), len(ids))
-    free = set(places)
-    found: dict[str, list[Place]] = {}
+    size, more = divmod(len(partitions), len(ids))
+    free = set(partitions)
+    found: dict[str, list[TopicPartition]] = {}
     for id_ in ids:
         kept = sorted(previous.get(id_, frozenset()) & free)
         has_more = len(kept) > size and more > 0
         more -= has_more
         found[id_] = kept[: size + has_more]
         free.difference_update(found[id_])
-    left = iter([place for place in places if place in free])
+    left = iter([partition for partition in partitions if partition in free])
     missing = {id_: size - len(found[id_]) for id_ in ids}
     full = [id_ for id_ in ids if missing[id_] <= 0]
     while any(count > 0 for count in missing.values()):
@@ -86,8 +91,8 @@ def _equal(
                 missing[id_] = count - 1
     others = [id_ for id_ in ids if id_ not in set(full)]
     candidates = (id_ for id_ in (*others, *full) if len(found[id_]) == size)
-    for place, id_ in zip(left, candidates, strict=False):
-        found[id_].append(place)
+    for partition, id_ in zip(left, candidates, strict=False):
+        found[id_].append(partition)
     return {id_: frozenset(each) for id_, each in found.items()}
 
 
@@ -99,7 +104,7 @@ class _Balance:
         self,
         wanted: Mapping[str, Topics],
         counts: Mapping[bytes, int],
-        previous: Mapping[str, Places],
+        previous: Mapping[str, TopicPartitions],
     ) -> None:
         subscribers = _subscribers(wanted)
         shared: dict[tuple[str, ...], int] = {}
@@ -111,22 +116,22 @@ class _Balance:
         for ids, number in shared.items():
             for id_ in ids:
                 self._classes_of[id_].append(number)
-        self._found: dict[str, set[Place]] = {id_: set() for id_ in wanted}
-        every = _places(subscribers, counts)
+        self._found: dict[str, set[TopicPartition]] = {id_: set() for id_ in wanted}
+        every = _all_partitions(subscribers, counts)
         free = set(every)
         for id_ in sorted(wanted):
             kept = {each for each in previous.get(id_, ()) if each[0] in wanted[id_]} & free
             self._found[id_] = kept
             free -= kept
-        for place in sorted(free, key=lambda each: (len(subscribers[each[0]]), each)):
-            self._found[self._least(place[0])].add(place)
+        for partition in sorted(free, key=lambda each: (len(subscribers[each[0]]), each)):
+            self._found[self._least(partition[0])].add(partition)
 
-    def result(self) -> dict[str, Places]:
+    def result(self) -> dict[str, TopicPartitions]:
         """Balance, and return the partitions by member."""
         for _ in range(_ROUNDS_MAX):
             if not self._move():
                 break
-        return {id_: frozenset(places) for id_, places in self._found.items()}
+        return {id_: frozenset(partitions) for id_, partitions in self._found.items()}
 
     def _least(self, topic: bytes) -> str:
         """Return the subscriber of a topic that has least. An entry of the heap may be too low,
@@ -147,12 +152,12 @@ class _Balance:
         """Move partitions from members that have at least two more than another subscriber."""
         moved = False
         for id_ in sorted(self._found, key=lambda each: (-len(self._found[each]), each)):
-            for place in sorted(self._found[id_]):
-                to = self._least(place[0])
+            for partition in sorted(self._found[id_]):
+                to = self._least(partition[0])
                 if len(self._found[id_]) - len(self._found[to]) < 2:
                     continue
-                self._found[id_].remove(place)
-                self._found[to].add(place)
+                self._found[id_].remove(partition)
+                self._found[to].add(partition)
                 for number in self._classes_of[id_]:
                     heapq.heappush(self._heaps[number], (len(self._found[id_]), id_))
                 moved = True

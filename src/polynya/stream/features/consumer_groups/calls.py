@@ -129,11 +129,11 @@ class Drop(msgspec.Struct, array_like=True, tag=8, gc=False):
     group: str
 
 
-class DropPlaces(msgspec.Struct, array_like=True, tag=9, gc=False):
+class DropPartitionOffsets(msgspec.Struct, array_like=True, tag=9, gc=False):
     """Delete offsets of partitions: (topic name, topic id, partition)."""
 
     group: str
-    places: list[tuple[str, bytes, int]]
+    partitions: list[tuple[str, bytes, int]]
 
 
 class ListAll(msgspec.Struct, array_like=True, tag=10, gc=False):
@@ -177,7 +177,7 @@ Call = (
     | FetchOffsets
     | Describe
     | Drop
-    | DropPlaces
+    | DropPartitionOffsets
     | ListAll
     | ConsumerHeartbeat
 )

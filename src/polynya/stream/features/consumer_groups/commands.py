@@ -63,12 +63,14 @@ def _consumer_group(
             strange = [each for each in command.offsets if len(each.topic) != 16]
             return first_fault(command.offsets) or ("a topic id has 16 bytes" if strange else "")
         case DropOffsets():
-            strange_places = [
-                place
-                for place in command.places
-                if len(place[0]) != 16 or not 0 <= place[1] <= PARTITIONS_MAX
+            strange_partitions = [
+                partition
+                for partition in command.partitions
+                if len(partition[0]) != 16 or not 0 <= partition[1] <= PARTITIONS_MAX
             ]
-            return "a partition is a topic id of 16 bytes and a number" if strange_places else ""
+            return (
+                "a partition is a topic id of 16 bytes and a number" if strange_partitions else ""
+            )
     return ""
 
 
@@ -113,7 +115,7 @@ class DropOffsets(Command, tag=133, frozen=True, gc=False):
     """Delete committed offsets of some partitions: (topic id, partition). Level 3."""
 
     id: str
-    places: list[tuple[bytes, int]]
+    partitions: list[tuple[bytes, int]]
 
 
 @command(since=3, bounds={"before_ms": DATE})

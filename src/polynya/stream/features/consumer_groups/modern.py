@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from polynya.base.limits import GROUP_MEMBERS_MAX
-from polynya.stream.features.consumer_groups.assignors import DEFAULT, Place
+from polynya.stream.features.consumer_groups.assignors import DEFAULT, TopicPartition
 from polynya.stream.features.consumer_groups.calls import (
     ConsumerHeartbeat,
     DescribedMember,
@@ -33,7 +33,7 @@ from polynya.stream.features.consumer_groups.modern_members import (
     LEFT_EPOCH,
     ModernMember,
     numbers_by_topic,
-    places_of,
+    positions_of,
 )
 from polynya.stream.features.consumer_groups.state import CONSUMER, ConsumerGroup
 from polynya.stream.features.consumer_groups.targets import (
@@ -61,7 +61,7 @@ class ModernGroup:
         self._planner = TargetPlanner(topics)
         self._effects: list[Effect] = []
         self._instances: dict[str, str] = {}  # -> member id
-        self._owners: dict[Place, str] = {}
+        self._owners: dict[TopicPartition, str] = {}
         self._calls: list[tuple[ConsumerHeartbeat | Leave, int, int]] = []  # ticket, time
         self._is_logging = False
         self._changed: set[str] = set()  # members to log
@@ -87,9 +87,9 @@ class ModernGroup:
             if member.revoking:
                 member.revoke_by_ms = now_ms + member.rebalance_timeout_ms
             group._add(member)
-            for place in (*member.owned, *member.revoking):
-                assert place not in group._owners, "a partition has one owner"
-                group._owners[place] = member.id
+            for partition in (*member.owned, *member.revoking):
+                assert partition not in group._owners, "a partition has one owner"
+                group._owners[partition] = member.id
         if group.members:
             group.assignor = stored.protocol
         return group
@@ -269,8 +269,8 @@ class ModernGroup:
     def _left(self, member: ModernMember, call: ConsumerHeartbeat, now_ms: int) -> HeartbeatAnswer:
         """Remove a member, or keep the place of a static one until its session ends."""
         if call.epoch == LEFT_EPOCH:
-            for place in member.revoking:
-                del self._owners[place]
+            for partition in member.revoking:
+                del self._owners[partition]
             member.revoking, member.revoke_by_ms, member.has_rejoined = {}, 0, False
             member.epoch, member.deadline_ms = LEFT_EPOCH, now_ms + self.session_ms
             self._changed.add(member.id)
@@ -303,8 +303,8 @@ class ModernGroup:
         del self.members[member.id]
         if member.instance is not None:
             del self._instances[member.instance]
-        for place in (*member.owned, *member.revoking):
-            del self._owners[place]
+        for partition in (*member.owned, *member.revoking):
+            del self._owners[partition]
         self._changed.discard(member.id)
         self._gone.add(member.id)
         self._is_stale = True
@@ -316,8 +316,8 @@ class ModernGroup:
         self._gone.add(member.id)
         member.id = id_
         self._add(member)
-        for place in member.owned:
-            self._owners[place] = id_
+        for partition in member.owned:
+            self._owners[partition] = id_
 
     # --- targets ----------------------------------------------------------------------------------
 
@@ -343,7 +343,7 @@ class ModernGroup:
     ) -> HeartbeatAnswer:
         """Bring a member one step nearer to its target; return the answer."""
         before = set(member.owned)
-        claim = None if call.claim is None else places_of(call.claim)
+        claim = None if call.claim is None else positions_of(call.claim)
         if claim is not None:
             member.claim = claim
         if member.revoking and call.epoch != JOIN_EPOCH:
@@ -351,8 +351,8 @@ class ModernGroup:
         if not member.revoking or member.has_rejoined:
             self._advance(member, call, now_ms)
         owned = member.owned.keys()
-        is_told = call.is_full or call.epoch != member.epoch or owned != before
-        if not is_told and (claim is None or claim == owned):
+        is_due = call.is_full or call.epoch != member.epoch or owned != before
+        if not is_due and (claim is None or claim == owned):
             return HeartbeatAnswer(0, None, member.id, member.epoch, self.heartbeat_ms)
         assignment = sorted(numbers_by_topic(owned).items())
         return HeartbeatAnswer(0, None, member.id, member.epoch, self.heartbeat_ms, assignment)
@@ -364,8 +364,8 @@ class ModernGroup:
             assert call.epoch == member.epoch, "only a join can be repeated until then"
         elif member.claim is None or not member.claim.isdisjoint(member.revoking):
             return
-        for place in member.revoking:
-            del self._owners[place]
+        for partition in member.revoking:
+            del self._owners[partition]
         member.revoking, member.has_rejoined, member.revoke_by_ms = {}, False, 0
         self._changed.add(member.id)
 
@@ -379,10 +379,10 @@ class ModernGroup:
         if member.epoch != self.epoch:
             member.previous, member.epoch = member.epoch, self.epoch
             self._changed.add(member.id)
-        for place in sorted(member.target - member.owned.keys()):
-            if self._owners.setdefault(place, member.id) == member.id:
-                member.owned[place] = member.epoch
-                member.revoking.pop(place, None)  # it has joined again
+        for partition in sorted(member.target - member.owned.keys()):
+            if self._owners.setdefault(partition, member.id) == member.id:
+                member.owned[partition] = member.epoch
+                member.revoking.pop(partition, None)  # it has joined again
                 member.claim = None  # it was made before
                 self._changed.add(member.id)
         if member.has_rejoined:
@@ -397,12 +397,12 @@ class ModernGroup:
             return
         is_current = call.epoch in (JOIN_EPOCH, member.epoch)
         claim = member.claim if is_current and member.claim is not None else excess
-        for place in excess:
-            assigned = member.owned.pop(place)
-            if place in claim:
-                member.revoking[place] = assigned
+        for partition in excess:
+            assigned = member.owned.pop(partition)
+            if partition in claim:
+                member.revoking[partition] = assigned
             else:
-                del self._owners[place]
+                del self._owners[partition]
         self._changed.add(member.id)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from polynya.stream.features.consumer_groups.assignors import Place, Places
+from polynya.stream.features.consumer_groups.assignors import TopicPartition, TopicPartitions
 from polynya.stream.features.consumer_groups.calls import ConsumerHeartbeat, GroupError
 from polynya.stream.features.consumer_groups.commands import ConsumerGroupMember
 from polynya.stream.features.consumer_groups.modern_records import (
@@ -55,10 +55,10 @@ class ModernMember:
         self.names_bytes = 0
         self.epoch, self.previous = JOIN_EPOCH, -1
         self.has_rejoined = False  # the next heartbeat at its epoch ends all of `revoking`
-        self.owned: dict[Place, int] = {}  # with the epoch of the assignment
-        self.revoking: dict[Place, int] = {}
-        self.target: Places = frozenset()
-        self.claim: set[Place] | None = None
+        self.owned: dict[TopicPartition, int] = {}  # with the epoch of the assignment
+        self.revoking: dict[TopicPartition, int] = {}
+        self.target: TopicPartitions = frozenset()
+        self.claim: set[TopicPartition] | None = None
         self.deadline_ms = 0  # of its session
         self.revoke_by_ms = 0  # 0: it has nothing to revoke
 
@@ -73,8 +73,8 @@ class ModernMember:
         holdings = Holdings.unpacked(stored.assignment)
         made.epoch, made.previous = holdings.epoch, holdings.previous
         made.has_rejoined = holdings.has_rejoined
-        made.owned = _by_place(holdings.owned)
-        made.revoking = _by_place(holdings.revoking)
+        made.owned = _by_partition(holdings.owned)
+        made.revoking = _by_partition(holdings.revoking)
         made.target = frozenset(
             (topic, number) for topic, numbers in holdings.target for number in numbers
         )
@@ -121,7 +121,7 @@ class ModernMember:
     def is_repeated_by(self, call: ConsumerHeartbeat) -> bool:
         """Report whether a heartbeat at the epoch before may be a repeat: its answer was lost."""
         known = self.owned.keys() | self.revoking.keys()
-        return 0 < call.epoch == self.previous and places_of(call.claim or ()) <= known
+        return 0 < call.epoch == self.previous and positions_of(call.claim or ()) <= known
 
     @property
     def subscription_bytes(self) -> int:
@@ -135,11 +135,11 @@ class ModernMember:
 
 
 def commit_errors(
-    member: ModernMember, epoch: int, places: Iterable[Place]
+    member: ModernMember, epoch: int, partitions: Iterable[TopicPartition]
 ) -> Iterator[GroupError]:
     """Yield the error of a commit for each partition."""
-    for place in places:
-        assigned = member.owned.get(place, member.revoking.get(place))
+    for partition in partitions:
+        assigned = member.owned.get(partition, member.revoking.get(partition))
         is_valid = may_commit(epoch, member.epoch, assigned)
         yield GroupError.NONE if is_valid else GroupError.STALE_MEMBER_EPOCH
 
@@ -151,25 +151,25 @@ def fetch_error(member: ModernMember, epoch: int) -> GroupError:
     return GroupError.NONE if is_valid else GroupError.STALE_MEMBER_EPOCH
 
 
-def places_of(claim: Iterable[tuple[bytes, list[int]]]) -> set[Place]:
+def positions_of(claim: Iterable[tuple[bytes, list[int]]]) -> set[TopicPartition]:
     """Return the partitions of a claim."""
     return {(topic, number) for topic, numbers in claim for number in numbers}
 
 
-def numbers_by_topic(places: Iterable[Place]) -> dict[bytes, list[int]]:
+def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[bytes, list[int]]:
     """Group partitions by topic, both in order."""
     found: dict[bytes, list[int]] = {}
-    for topic, number in sorted(places):
+    for topic, number in sorted(partitions):
         found.setdefault(topic, []).append(number)
     return found
 
 
-def _by_topic(places: Mapping[Place, int]) -> Numbered:
+def _by_topic(partitions: Mapping[TopicPartition, int]) -> Numbered:
     found: dict[bytes, list[tuple[int, int]]] = {}
-    for (topic, number), epoch in sorted(places.items()):
+    for (topic, number), epoch in sorted(partitions.items()):
         found.setdefault(topic, []).append((number, epoch))
     return list(found.items())
 
 
-def _by_place(numbered: Numbered) -> dict[Place, int]:
+def _by_partition(numbered: Numbered) -> dict[TopicPartition, int]:
     return {(topic, number): epoch for topic, rows in numbered for number, epoch in rows}

@@ -33,7 +33,7 @@ from polynya.stream.features.consumer_groups.state import (
     ConsumerGroup,
     members_bytes,
     packed,
-    place_of,
+    partition_key,
     time_of,
     topic_of,
 )
@@ -47,7 +47,7 @@ _CONSUMER_LEVEL = level_of(ConsumerPut)
 
 
 @applies(ConsumerGroupPut)
-def apply_put(machine: Machine, command: ConsumerGroupPut, place: int) -> Reply:
+def apply_put(machine: Machine, command: ConsumerGroupPut, position: int) -> Reply:
     """Set the members of a group. FENCED: it has a later generation, or members of the other
     protocol. TOO_MANY: a limit."""
     groups = machine.consumer_groups
@@ -74,7 +74,7 @@ def apply_put(machine: Machine, command: ConsumerGroupPut, place: int) -> Reply:
 
 
 @applies(ConsumerPut)
-def apply_consumer_put(machine: Machine, command: ConsumerPut, place: int) -> Reply:
+def apply_consumer_put(machine: Machine, command: ConsumerPut, position: int) -> Reply:
     """Set and remove members of a group of the consumer protocol. FENCED: it has a later epoch, or
     members of the classic protocol. TOO_MANY: a limit."""
     groups = machine.consumer_groups
@@ -103,7 +103,7 @@ def apply_consumer_put(machine: Machine, command: ConsumerPut, place: int) -> Re
 
 
 @applies(CommitOffsets)
-def apply_commit(machine: Machine, command: CommitOffsets, place: int) -> Reply:
+def apply_commit(machine: Machine, command: CommitOffsets, position: int) -> Reply:
     """Commit offsets. FENCED: another generation; NOT_FOUND: no such member; HELD: the group has
     members, and the commit comes from none; TOO_MANY: a limit."""
     groups = machine.consumer_groups
@@ -112,7 +112,7 @@ def apply_commit(machine: Machine, command: CommitOffsets, place: int) -> Reply:
     if refused is not None:
         return Reply(refused)
     known: dict[bytes, bytes] = {} if group is None else group.offsets
-    new = {place_of(each.topic, each.partition): each for each in command.offsets}
+    new = {partition_key(each.topic, each.partition): each for each in command.offsets}
     count = len(new.keys() | known.keys()) + (0 if group is None else pending_count(group))
     size = sum(len(each.metadata) for each in command.offsets)
     if count > GROUP_OFFSETS_MAX or not has_room(machine, int(group is None), size):
@@ -120,8 +120,8 @@ def apply_commit(machine: Machine, command: CommitOffsets, place: int) -> Reply:
     if group is None:
         group = ConsumerGroup(command.id)
         groups.add(group)
-    for place_, each in new.items():
-        groups.set_offset(group, place_, packed(each, command.now_ms))
+    for key, each in new.items():
+        groups.set_offset(group, key, packed(each, command.now_ms))
     groups.drop_pending(group, new)
     group.used_ms = command.now_ms
     changed(machine, command.id)
@@ -157,8 +157,8 @@ def judge_consumer(
     if epoch == holdings.epoch:
         return None
     assigned = holdings.assigned()
-    places = [(each.topic, each.partition) for each in offsets]
-    valid = (may_commit(epoch, holdings.epoch, assigned.get(place)) for place in places)
+    partitions = [(each.topic, each.partition) for each in offsets]
+    valid = (may_commit(epoch, holdings.epoch, assigned.get(each)) for each in partitions)
     return None if all(valid) else Code.FENCED
 
 
@@ -177,7 +177,7 @@ def has_room(machine: Machine, groups: int, size: int) -> bool:
 
 
 @applies(ConsumerGroupDrop)
-def apply_drop(machine: Machine, command: ConsumerGroupDrop, place: int) -> Reply:
+def apply_drop(machine: Machine, command: ConsumerGroupDrop, position: int) -> Reply:
     """Delete a group. NOT_FOUND; HELD: it has members, or offsets of an open transaction."""
     group = machine.consumer_groups.get(command.id)
     if group is None or group.is_shell:
@@ -199,20 +199,20 @@ def _remove(machine: Machine, group: ConsumerGroup) -> None:
 
 
 @applies(DropOffsets)
-def apply_drop_offsets(machine: Machine, command: DropOffsets, place: int) -> Reply:
+def apply_drop_offsets(machine: Machine, command: DropOffsets, position: int) -> Reply:
     """Delete offsets of a group. NOT_FOUND: there is no such group."""
     group = machine.consumer_groups.get(command.id)
     if group is None:
         return Reply(Code.NOT_FOUND)
-    places = [place_of(topic, partition) for topic, partition in command.places]
+    keys = [partition_key(topic, partition) for topic, partition in command.partitions]
     groups = machine.consumer_groups
-    if groups.drop_offsets(group, places) + groups.drop_pending(group, places):
+    if groups.drop_offsets(group, keys) + groups.drop_pending(group, keys):
         changed(machine, command.id)
     return Reply(Code.OK)
 
 
 @applies(ExpireOffsets)
-def apply_expire(machine: Machine, command: ExpireOffsets, place: int) -> Reply:
+def apply_expire(machine: Machine, command: ExpireOffsets, position: int) -> Reply:
     """Delete old offsets of a group. NOT_FOUND; ACTIVE: it has members, or offsets of an open
     transaction."""
     groups = machine.consumer_groups
@@ -235,16 +235,16 @@ def old_offsets(group: ConsumerGroup, before_ms: int) -> list[bytes]:
     expire together, counted from the end of the last one."""
     if group.protocol_type:
         return list(group.offsets) if group.used_ms < before_ms else []
-    return [place for place, value in group.offsets.items() if time_of(value) < before_ms]
+    return [key for key, value in group.offsets.items() if time_of(value) < before_ms]
 
 
 @applies(ForgetTopic)
-def apply_forget_topic(machine: Machine, command: ForgetTopic, place: int) -> Reply:
+def apply_forget_topic(machine: Machine, command: ForgetTopic, position: int) -> Reply:
     """Delete the offsets of a deleted topic."""
     groups = machine.consumer_groups
     for group in groups.by_id.values():
-        places = group.offsets.keys() | group.unstable if group.pending else group.offsets
-        gone = [place for place in places if topic_of(place) == command.topic]
+        keys = group.offsets.keys() | group.unstable if group.pending else group.offsets
+        gone = [key for key in keys if topic_of(key) == command.topic]
         if groups.drop_offsets(group, gone) + groups.drop_pending(group, gone):
             changed(machine, group.id)
     return Reply(Code.OK)

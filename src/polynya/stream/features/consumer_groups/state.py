@@ -9,7 +9,7 @@ import msgspec
 
 from polynya.stream.features.consumer_groups.commands import ConsumerGroupMember, OffsetEntry
 
-_PLACE = Struct("<16sI")  # topic id, partition
+_PARTITION = Struct("<16sI")  # topic id, partition
 _OFFSET = Struct("<qiq")  # offset, leader epoch, time of the commit; then the metadata
 _GROUP_BYTES = 512  # of an object in memory, about
 _ENTRY_BYTES = 160
@@ -56,7 +56,7 @@ class ConsumerGroup(PlainGroup, array_like=True, gc=False):
     @property
     def unstable(self) -> set[bytes]:
         """The packed partitions whose offsets an open transaction may change."""
-        return {place for pending in self.pending.values() for place in pending.offsets}
+        return {key for pending in self.pending.values() for key in pending.offsets}
 
     @property
     def size(self) -> int:
@@ -75,8 +75,8 @@ class ConsumerGroup(PlainGroup, array_like=True, gc=False):
 
     def entries(self) -> Iterator[tuple[OffsetEntry, int]]:
         """Yield the committed offsets, each with the time of its commit."""
-        for place, value in self.offsets.items():
-            topic, partition = _PLACE.unpack(place)
+        for key, value in self.offsets.items():
+            topic, partition = _PARTITION.unpack(key)
             offset, epoch, time_ms = _OFFSET.unpack_from(value)
             metadata = value[_OFFSET.size :].decode()
             yield OffsetEntry(topic, partition, offset, epoch, metadata), time_ms
@@ -110,17 +110,17 @@ class ConsumerGroups:
         self.bytes += members_bytes(members) - members_bytes(group.members)
         group.members = members
 
-    def set_offset(self, group: ConsumerGroup, place: bytes, value: bytes) -> None:
+    def set_offset(self, group: ConsumerGroup, key: bytes, value: bytes) -> None:
         """Set a packed offset."""
-        known = group.offsets.get(place)
+        known = group.offsets.get(key)
         self.bytes += len(value) + _ENTRY_BYTES if known is None else len(value) - len(known)
-        group.offsets[place] = value
+        group.offsets[key] = value
 
-    def drop_offsets(self, group: ConsumerGroup, places: Iterable[bytes]) -> int:
+    def drop_offsets(self, group: ConsumerGroup, keys: Iterable[bytes]) -> int:
         """Remove packed partitions; return how many had an offset."""
         dropped = 0
-        for place in places:
-            value = group.offsets.pop(place, None)
+        for key in keys:
+            value = group.offsets.pop(key, None)
             if value is not None:
                 self.bytes -= len(value) + _ENTRY_BYTES
                 dropped += 1
@@ -145,16 +145,16 @@ class ConsumerGroups:
         return pending
 
     def drop_pending(
-        self, group: ConsumerGroup, places: Iterable[bytes], before_ms: int | None = None
+        self, group: ConsumerGroup, keys: Iterable[bytes], before_ms: int | None = None
     ) -> int:
         """Remove packed partitions from all pending offsets: those older than `before_ms`, or all.
         Return how many."""
         dropped = 0
         for pending in group.pending.values():
-            for place in places:
-                value = pending.offsets.get(place)
+            for key in keys:
+                value = pending.offsets.get(key)
                 if value is not None and (before_ms is None or time_of(value) < before_ms):
-                    del pending.offsets[place]
+                    del pending.offsets[key]
                     self.bytes -= len(value) + _ENTRY_BYTES
                     dropped += 1
         return dropped
@@ -193,20 +193,20 @@ def members_bytes(members: Iterable[ConsumerGroupMember]) -> int:
     return sum(map(_member_bytes, members))
 
 
-def place_of(topic: bytes, partition: int) -> bytes:
+def partition_key(topic: bytes, partition: int) -> bytes:
     """Pack a partition."""
-    return _PLACE.pack(topic, partition)
+    return _PARTITION.pack(topic, partition)
 
 
-def unpacked_place(place: bytes) -> tuple[bytes, int]:
+def unpacked_key(key: bytes) -> tuple[bytes, int]:
     """Return the topic id and the number of a packed partition."""
-    topic, partition = _PLACE.unpack(place)
+    topic, partition = _PARTITION.unpack(key)
     return topic, partition
 
 
-def topic_of(place: bytes) -> bytes:
+def topic_of(key: bytes) -> bytes:
     """Return the topic id of a packed partition."""
-    return place[:16]
+    return key[:16]
 
 
 def packed(entry: OffsetEntry, now_ms: int) -> bytes:

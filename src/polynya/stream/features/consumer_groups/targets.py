@@ -7,7 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from polynya.base.limits import GROUP_MEMBERS_BYTES_MAX, GROUP_OFFSETS_MAX, GROUP_PATTERNS_MAX
-from polynya.stream.features.consumer_groups.assignors import ASSIGNORS, DEFAULT, Places, Topics
+from polynya.stream.features.consumer_groups.assignors import (
+    ASSIGNORS,
+    DEFAULT,
+    TopicPartitions,
+    Topics,
+)
 from polynya.stream.features.consumer_groups.calls import ConsumerHeartbeat, GroupError
 from polynya.stream.features.consumer_groups.modern_members import ModernMember
 from polynya.stream.features.consumer_groups.modern_records import Subscription
@@ -32,7 +37,7 @@ class TargetPlanner:
         """Report whether the topics changed since the last plan."""
         return self._serial != self.topics.serial
 
-    def plan(self, members: Collection[ModernMember], assignor: str) -> dict[str, Places]:
+    def plan(self, members: Collection[ModernMember], assignor: str) -> dict[str, TopicPartitions]:
         """Return the target of each member."""
         self._follow_topics(members)
         wanted = {each.id: self.wanted(each.subscription) for each in members}
@@ -40,8 +45,8 @@ class TargetPlanner:
         before = {each.id: each.target for each in members}
         if sum(counts.values()) > GROUP_OFFSETS_MAX:  # topics grew: the members keep what they have
             return {
-                id_: frozenset(place for place in places if place[0] in wanted[id_])
-                for id_, places in before.items()
+                id_: frozenset(partition for partition in partitions if partition[0] in wanted[id_])
+                for id_, partitions in before.items()
             }
         return ASSIGNORS[assignor](wanted, counts, before) if wanted else {}
 

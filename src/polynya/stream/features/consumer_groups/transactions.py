@@ -1,4 +1,5 @@
-"""The offsets that transactions commit: kept aside until the transaction's end, then moved or dropped.
+"""The offsets that transactions commit: kept aside until the transaction's end, then moved or
+dropped.
 
 A group remembers the number of the last transaction of each producer that ended here. So offsets
 that come late are refused, and an end that comes again does nothing. Of two commits of a partition
@@ -26,7 +27,7 @@ from polynya.stream.features.consumer_groups.state import (
     ConsumerGroup,
     PendingOffsets,
     packed,
-    place_of,
+    partition_key,
     time_of,
 )
 from polynya.stream.replies import Code, Reply
@@ -38,9 +39,10 @@ _NONE = (0, 0)
 
 
 @applies(TxnOffsets)
-def apply_txn_offsets(machine: Machine, command: TxnOffsets, place: int) -> Reply:
+def apply_txn_offsets(machine: Machine, command: TxnOffsets, position: int) -> Reply:
     """Keep offsets until the transaction ends. TXN_ENDED: it has. NOT_YET: an earlier one of the
-    producer is open, and its number is the detail. NOT_FOUND, FENCED: as of a commit. TOO_MANY: a limit."""
+    producer is open, and its number is the detail. NOT_FOUND, FENCED: as of a commit. TOO_MANY: a
+    limit."""
     groups = machine.consumer_groups
     group = groups.get(command.id)
     refused = _judge(group, command)
@@ -51,7 +53,7 @@ def apply_txn_offsets(machine: Machine, command: TxnOffsets, place: int) -> Repl
         return Reply(refused)
     known = None if group is None else group.pending.get(command.producer)
     new = {
-        place_of(each.topic, each.partition): packed(each, command.now_ms)
+        partition_key(each.topic, each.partition): packed(each, command.now_ms)
         for each in command.offsets
     }
     if not _fits(machine, group, known, new):
@@ -126,11 +128,12 @@ def settle_offsets(  # noqa: PLR0913
 
 
 def _move(machine: Machine, group: ConsumerGroup, pending: PendingOffsets) -> None:
-    """Commit the offsets of a transaction. What is older, and yet to come, does not replace them."""
+    """Commit the offsets of a transaction. What is older, and yet to come, does not replace
+    them."""
     groups = machine.consumer_groups
-    for place, value in pending.offsets.items():
-        groups.set_offset(group, place, value)
-        groups.drop_pending(group, (place,), time_of(value))
+    for key, value in pending.offsets.items():
+        groups.set_offset(group, key, value)
+        groups.drop_pending(group, (key,), time_of(value))
 
 
 def _changed(machine: Machine, group: ConsumerGroup, now_ms: int) -> None:

@@ -53,7 +53,7 @@ class ForkPoint(msgspec.Struct, frozen=True, gc=False):
 
 
 @applies(PinSource)
-def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
+def apply_pin_source(machine: Machine, command: PinSource, position: int) -> Reply:
     """Pin the fork point. The reply's detail: [record, byte, content type, encoding, TTL seconds,
     Expires-At ms, depth of the fork, prefix bytes, first kept record that the fork inherits, its
     byte]. The profile of a stream that is not replicated follows.
@@ -202,7 +202,7 @@ def _at_byte(stream: Stream, position: int) -> ForkPoint | None:
 
 
 @applies(ConfirmPin)
-def apply_confirm_pin(machine: Machine, command: ConfirmPin, place: int) -> Reply:
+def apply_confirm_pin(machine: Machine, command: ConfirmPin, position: int) -> Reply:
     """Mark the pin's fork as existing. NOT_FOUND: there is no such pin."""
     stream = machine.directory.by_uid.get(command.source_uid)
     pin = stream.pins.get(command.attempt) if stream is not None and stream.pins else None
@@ -215,7 +215,7 @@ def apply_confirm_pin(machine: Machine, command: ConfirmPin, place: int) -> Repl
 
 
 @applies(Unpin)
-def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
+def apply_unpin(machine: Machine, command: Unpin, position: int) -> Reply:
     """Remove a pin, and release the data that only it held. OK even for an unknown pin."""
     stream = machine.directory.by_uid.get(command.source_uid)
     if stream is None or not stream.pins or command.attempt not in stream.pins:
@@ -246,7 +246,7 @@ def _covers(other: Pin, pin: Pin) -> bool:
 
 
 @applies(RefuseAttempt)
-def apply_refuse_attempt(machine: Machine, command: RefuseAttempt, place: int) -> Reply:
+def apply_refuse_attempt(machine: Machine, command: RefuseAttempt, position: int) -> Reply:
     """Refuse a fork attempt for good. EXISTS: the attempt created the fork, which exists. OK: it
     will never create it, or the fork was deleted."""
     stream = machine.directory.streams.get(command.name)
@@ -257,14 +257,14 @@ def apply_refuse_attempt(machine: Machine, command: RefuseAttempt, place: int) -
 
 
 @applies(Acknowledge)
-def apply_acknowledge(machine: Machine, command: Acknowledge, place: int) -> Reply:
+def apply_acknowledge(machine: Machine, command: Acknowledge, position: int) -> Reply:
     """Drop an outbox message. Idempotent."""
     _drop_message(machine, command.message)
     return Reply(Code.OK)
 
 
 @applies(AcknowledgeAll)
-def apply_acknowledge_all(machine: Machine, command: AcknowledgeAll, place: int) -> Reply:
+def apply_acknowledge_all(machine: Machine, command: AcknowledgeAll, position: int) -> Reply:
     """Drop outbox messages. Idempotent."""
     machine.counters.raise_level(level_of(AcknowledgeAll))
     for message in command.messages:

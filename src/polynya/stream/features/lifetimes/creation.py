@@ -40,7 +40,7 @@ Value: TypeAlias = str | int | None  # of a setting
 
 @applies(CreateWithAttributes)
 @applies(Create)
-def apply_create(machine: Machine, command: Create, place: int) -> Reply:
+def apply_create(machine: Machine, command: Create, position: int) -> Reply:
     """Create a stream: CREATED, or EXISTS when it has the same configuration. A fork with any other
     reply than CREATED did not happen."""
     known = machine.directory.streams.get(command.name)
@@ -65,7 +65,7 @@ def apply_create(machine: Machine, command: Create, place: int) -> Reply:
     record = -1
     if batch is not None:
         record = stream.next_record
-        add_batch(machine, stream, command, batch, place)
+        add_batch(machine, stream, command, batch, position)
     reply = Reply(
         Code.CREATED,
         stream.uid,
@@ -180,8 +180,8 @@ def differences(stream: Stream, command: Create) -> list[tuple[str, Value]]:
     empty if it asks for the same.
 
     A fork without a content type or lifetime inherits them, and so does not differ. A retention is
-    compared only when the PUT names one: it may have changed since; so are attributes. The source of a fork is not
-    revealed: permission to create the fork does not imply access to it."""
+    compared only when the PUT names one: it may have changed since; so are attributes. The source
+    of a fork is not revealed: permission to create the fork does not imply access to it."""
     fork = command.fork
     found: list[tuple[str, Value]] = []
     if (fork is None or command.content_type) and media_type(command.content_type) != media_type(

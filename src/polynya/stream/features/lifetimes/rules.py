@@ -55,7 +55,7 @@ def tail_reply(code: Code, stream: Stream) -> Reply:
 
 
 @applies(Delete)
-def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
+def apply_delete(machine: Machine, command: Delete, position: int) -> Reply:
     """Delete a stream. Refusals: NOT_FOUND, GONE, INCARNATION, EVICTED."""
     stream = machine.directory.streams.get(command.name)
     if stream is None:
@@ -68,12 +68,12 @@ def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
         return tail_reply(Code.INCARNATION, stream)
     reply = tail_reply(Code.OK, stream)
     release(machine, stream, command.now_ms)
-    _tell_gone(machine, reply)
+    _note_gone(machine, reply)
     return reply
 
 
 @applies(Expire)
-def apply_expire(machine: Machine, command: Expire, place: int) -> Reply:
+def apply_expire(machine: Machine, command: Expire, position: int) -> Reply:
     """Delete a stream whose time has passed. Refusals: ACTIVE, HELD (by a table), NOT_FOUND, GONE,
     EVICTED."""
     stream = machine.directory.streams.get(command.name)
@@ -91,18 +91,18 @@ def apply_expire(machine: Machine, command: Expire, place: int) -> Reply:
         return tail_reply(Code.HELD, stream)
     reply = tail_reply(Code.OK, stream)
     release(machine, stream, command.now_ms)
-    _tell_gone(machine, reply)
+    _note_gone(machine, reply)
     return reply
 
 
-def _tell_gone(machine: Machine, reply: Reply) -> None:
+def _note_gone(machine: Machine, reply: Reply) -> None:
     if reply.uid in machine.tails.watched:
         at = (reply.record, reply.byte)
         machine.tails.effects.append(TailMoved(reply.uid, *at, *at, gone=True))
 
 
 @applies(Touch)
-def apply_touch(machine: Machine, command: Touch, place: int) -> Reply:
+def apply_touch(machine: Machine, command: Touch, position: int) -> Reply:
     """Advance the activity times of streams that were read."""
     for uid, read_ms in command.touches:
         stream = machine.directory.by_uid.get(uid)

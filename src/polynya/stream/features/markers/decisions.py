@@ -1,5 +1,5 @@
-"""Entries whose slices were built while transactions were open: when all of these have ended and none of
-their batches is of an aborted one, the entry says so, and no byte of the slice changes."""
+"""Entries whose slices were built while transactions were open: when all of these have ended and
+none of their batches is of an aborted one, the entry says so, and no byte of the slice changes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _FLAGS_AT = form.ENCODING_AT + 1
 
 
 def undecided_in(entries: bytes, rows: bytes) -> tuple[list[int], list[int]]:
-    """Return the numbers of the entries with flag 8: those that lie in no aborted transaction, and the
-    others. All must lie before the stable end."""
+    """Return the numbers of the entries with flag 8: those that lie in no aborted transaction, and
+    the others. All must lie before the stable end."""
     clear: list[int] = []
     others: list[int] = []
     flags = entries[_FLAGS_AT :: form.ENTRY_BYTES]
@@ -41,7 +41,7 @@ def undecided_from(cold: index.Entries, begin: int) -> int:
 
 
 @applies(DecideEntries)
-def apply_decide_entries(machine: Machine, command: DecideEntries, place: int) -> Reply:
+def apply_decide_entries(machine: Machine, command: DecideEntries, position: int) -> Reply:
     """Decide the entries that lie wholly in a range and before the stable end, but in no aborted
     transaction. The reply's detail lists the ranges in which some were."""
     machine.counters.raise_level(TRANSACTION_LEVEL)  # a standalone node gets no `SetLevel`

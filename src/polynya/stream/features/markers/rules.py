@@ -42,15 +42,15 @@ class _End(msgspec.Struct, frozen=True, gc=False):
     commit: bool
     marker: Batch
     now_ms: int
-    place: int
+    position: int
 
 
 @applies(TxnMarkers)
-def apply_txn_markers(machine: Machine, command: TxnMarkers, place: int) -> Reply:
+def apply_txn_markers(machine: Machine, command: TxnMarkers, position: int) -> Reply:
     """End a transaction in streams and consumer groups: OK, or EVICTED with the uids of the streams
     whose states are needed first. A deleted stream has nothing to end."""
     machine.counters.raise_level(TRANSACTION_LEVEL)  # a standalone node gets no `SetLevel`
-    end = _end_of(command, place)
+    end = _end_of(command, position)
     evicted = []
     for uid, name in command.uids:
         stream = machine.directory.by_uid.get(uid)
@@ -75,10 +75,10 @@ def _is_evicted(machine: Machine, uid: int, name: str) -> bool:
 
 
 @applies(TxnSettle)
-def apply_txn_settle(machine: Machine, command: TxnSettle, place: int) -> Reply:
+def apply_txn_settle(machine: Machine, command: TxnSettle, position: int) -> Reply:
     """End a transaction in a stream or in a consumer group. One that has ended stays as it is."""
     machine.counters.raise_level(TRANSACTION_LEVEL)
-    end = _end_of(command, place)
+    end = _end_of(command, position)
     stream = machine.directory.by_uid.get(command.uid)
     if command.group:
         _end_in_group(machine, command.group, end)
@@ -87,7 +87,7 @@ def apply_txn_settle(machine: Machine, command: TxnSettle, place: int) -> Reply:
     return Reply(Code.OK)
 
 
-def _end_of(command: TxnMarkers | TxnSettle, place: int) -> _End:
+def _end_of(command: TxnMarkers | TxnSettle, position: int) -> _End:
     return _End(
         command.producer,
         command.epoch,
@@ -95,7 +95,7 @@ def _end_of(command: TxnMarkers | TxnSettle, place: int) -> _End:
         command.commit,
         command.marker(),
         command.now_ms,
-        place,
+        position,
     )
 
 
@@ -134,7 +134,7 @@ def _mark(machine: Machine, stream: Stream, end: _End) -> None:
         live = None
     else:
         produce = Produce(stream.name, end.now_ms, marker)
-        add_batch(machine, stream, produce, marker, end.place)
+        add_batch(machine, stream, produce, marker, end.position)
     stream.activity_ms = end.now_ms
     if stream.uid in machine.tails.watched:  # those that read what is not committed, too
         size = len(marker.payload)

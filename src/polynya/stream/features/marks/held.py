@@ -18,7 +18,7 @@ from polynya.stream.state.model import Stream
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
-_PLACE = attrgetter("record", "created_ms")
+_ORDER = attrgetter("record", "created_ms")
 _BODIES = Retention(age_seconds=SNAPSHOT_GRACE_MS // 1000)  # of bodies that no mark names
 
 
@@ -49,13 +49,13 @@ def newest(marks: Iterable[Mark], first_record: int, origin: str | None = None) 
     usable = [mark for mark in marks if mark.record >= first_record and not mark.dropped_ms]
     of_clients = of_origin(usable, origin or "")
     found = of_clients if of_clients or origin is not None else usable
-    return max(found, key=_PLACE, default=None)
+    return max(found, key=_ORDER, default=None)
 
 
 def superseded(marks: Sequence[Mark], origin: str, kept: int, now_ms: int) -> list[Mark]:
     """Return the marks after the older ones of an origin than the newest `kept` are superseded."""
     own = [mark for mark in of_origin(marks, origin) if not mark.dropped_ms]
-    old = {id(mark) for mark in sorted(own, key=_PLACE)[:-kept]}
+    old = {id(mark) for mark in sorted(own, key=_ORDER)[:-kept]}
     return [structs.replace(mark, dropped_ms=now_ms) if id(mark) in old else mark for mark in marks]
 
 
@@ -63,7 +63,7 @@ def keep(machine: Machine, stream: Stream, marks: Sequence[Mark]) -> None:
     """Set the marks of a stream."""
     machine.changes.streams.add(stream.uid)
     if marks:
-        extras_of(stream).marks = sorted(marks, key=_PLACE)
+        extras_of(stream).marks = sorted(marks, key=_ORDER)
         machine.directory.marked[stream.uid] = stream
     elif stream.extras is not None:
         stream.extras.marks = None
@@ -96,7 +96,7 @@ def marks_at(
 
 
 def repeated(marks: Iterable[Mark], at: tuple[int, int], sha256: bytes, origin: str) -> bool:
-    """Report whether an origin has published this body at this place."""
+    """Report whether an origin has published this body at this position."""
     return any(
         (mark.record, mark.byte) == at and mark.sha256 == sha256 and mark.origin == origin
         for mark in marks
@@ -104,8 +104,8 @@ def repeated(marks: Iterable[Mark], at: tuple[int, int], sha256: bytes, origin: 
 
 
 def is_overdue(stream: Stream, own: Stream, now_ms: int) -> bool:
-    """Report whether a stream has marks whose grace is over, or its companion has bodies that nothing
-    names any more."""
+    """Report whether a stream has marks whose grace is over, or its companion has bodies that
+    nothing names any more."""
     marks = marks_of(stream)
     if any(not is_readable(mark, now_ms) for mark in marks):
         return True

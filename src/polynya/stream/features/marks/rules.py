@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @applies(PublishSnapshot)
-def apply_publish_snapshot(machine: Machine, command: PublishSnapshot, place: int) -> Reply:
+def apply_publish_snapshot(machine: Machine, command: PublishSnapshot, position: int) -> Reply:
     """Add a snapshot. OK: its origin has it already. Refusals: NOT_FOUND, GONE, INCARNATION,
     EVICTED, TRIMMED, OFFSET_BEYOND_TAIL, NOT_A_BOUNDARY, SNAPSHOT_OLDER, SNAPSHOT_CONFLICT,
     SNAPSHOT_ORIGINS, SNAPSHOT_TOO_SOON, PARTS_GONE. CREATED: it was added."""
@@ -48,7 +48,7 @@ def apply_publish_snapshot(machine: Machine, command: PublishSnapshot, place: in
         return stream
     now_ms = machine.counters.log_ms
     marks = [mark for mark in marks_of(stream) if is_readable(mark, now_ms)]
-    refusal = _judge_place(stream, command) or _judge_marks(stream, marks, command, now_ms)
+    refusal = _judge_position(stream, command) or _judge_marks(stream, marks, command, now_ms)
     if refusal is not None:
         return refusal
     own = companion(machine, stream)
@@ -71,7 +71,7 @@ def apply_publish_snapshot(machine: Machine, command: PublishSnapshot, place: in
 
 
 @applies(DropSnapshot)
-def apply_drop_snapshot(machine: Machine, command: DropSnapshot, place: int) -> Reply:
+def apply_drop_snapshot(machine: Machine, command: DropSnapshot, position: int) -> Reply:
     """Remove a snapshot. Refusals: NOT_FOUND, GONE, INCARNATION, EVICTED, NO_SNAPSHOT,
     SNAPSHOT_NEEDED."""
     stream = _found(machine, command)
@@ -106,7 +106,7 @@ def _found(machine: Machine, command: PublishSnapshot | DropSnapshot) -> Stream 
     return stream
 
 
-def _judge_place(stream: Stream, command: PublishSnapshot) -> Reply | None:
+def _judge_position(stream: Stream, command: PublishSnapshot) -> Reply | None:
     at = (command.record, command.byte)
     if command.record < stream.first_record:
         return Reply(Code.TRIMMED, stream.uid, stream.first_record, stream.first_byte)

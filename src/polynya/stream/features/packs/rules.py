@@ -37,7 +37,7 @@ _RECORDS = attrgetter("records")
 
 
 @applies(PublishSlices)
-def apply_publish_slices(machine: Machine, command: PublishSlices, place: int) -> Reply:
+def apply_publish_slices(machine: Machine, command: PublishSlices, position: int) -> Reply:
     """Accept the slices that fit the index now. The reply omits slices that are stale, repeated out
     of order, or in a released pack."""
     taken = (_publish(machine, command, uid, cold) for uid, cold in command.slices)
@@ -104,7 +104,7 @@ def _covered(stream: Stream, cold: ColdSlice) -> int:
 
 
 @applies(ReplaceSlices)
-def apply_replace_slices(machine: Machine, command: ReplaceSlices, place: int) -> Reply:
+def apply_replace_slices(machine: Machine, command: ReplaceSlices, position: int) -> Reply:
     """Accept the slices that replace whole present entries. The reply omits the others, as in
     `apply_publish_slices`."""
     taken = (_replace(machine, command, uid, cold) for uid, cold in command.replacements)
@@ -176,7 +176,7 @@ def _entries_of(machine: Machine, stream: Stream, cold: ColdSlice) -> tuple[int,
 
 
 @applies(PackWritten)
-def apply_pack_written(machine: Machine, command: PackWritten, place: int) -> Reply:
+def apply_pack_written(machine: Machine, command: PackWritten, position: int) -> Reply:
     """Register a pack with the groups that will release it: CREATED or EXISTS. Without groups it is
     condemned at once. GONE: the command comes too late; the detail is the log time."""
     if command.pack in machine.packs.owned:
@@ -192,7 +192,7 @@ def apply_pack_written(machine: Machine, command: PackWritten, place: int) -> Re
 
 
 @applies(ReleasePack)
-def apply_release_pack(machine: Machine, command: ReleasePack, place: int) -> Reply:
+def apply_release_pack(machine: Machine, command: ReleasePack, position: int) -> Reply:
     """Release one group's hold; the last release condemns the pack. The reply's detail is the time
     it was condemned, or 0."""
     pack = machine.packs.owned.get(command.pack)
@@ -208,7 +208,7 @@ def apply_release_pack(machine: Machine, command: ReleasePack, place: int) -> Re
 
 
 @applies(PackDeleted)
-def apply_pack_deleted(machine: Machine, command: PackDeleted, place: int) -> Reply:
+def apply_pack_deleted(machine: Machine, command: PackDeleted, position: int) -> Reply:
     """Forget a deleted pack. NOT_YET: a group still holds it."""
     pack = machine.packs.owned.get(command.pack)
     if pack is None:

@@ -209,7 +209,7 @@ def load_index(stream: Stream) -> None:
 
 
 @applies(Evict)
-def apply_evict(machine: Machine, command: Evict, place: int) -> Reply:
+def apply_evict(machine: Machine, command: Evict, position: int) -> Reply:
     """Evict the streams that are unchanged since their state was written."""
     # A standalone node gets no `SetLevel`: an earlier release must not read data written from now
     # on.
@@ -434,7 +434,7 @@ def lags(machine: Machine, stub: EvictedView) -> bool:
 
 
 @applies(Return)
-def apply_return(machine: Machine, command: Return, place: int) -> Reply:
+def apply_return(machine: Machine, command: Return, position: int) -> Reply:
     """Return the states that match a stub here to memory. Idempotent."""
     return Reply(
         Code.OK,

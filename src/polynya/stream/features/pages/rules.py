@@ -1,9 +1,8 @@
 """Pages: a part of a long index as an object in the store, and one entry in its place
 (docs/formats/pages.md).
 
-A page is held as a pack is. What only its entries name belongs to it: those packs leave the tables of
-the group, and come back when the page is released.
-"""
+A page is held as a pack is. What only its entries name belongs to it: those packs leave the tables
+of the group, and come back when the page is released."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ def summed(entries: bytes, page: str, stored: int, crc: int) -> tuple[ColdSlice,
 
 
 @applies(PageEntries)
-def apply_page_entries(machine: Machine, command: PageEntries, place: int) -> Reply:
+def apply_page_entries(machine: Machine, command: PageEntries, position: int) -> Reply:
     """Put the page in place of its entries, if the index has exactly these."""
     machine.counters.raise_level(level_of(PageEntries))
     taken = (_page(machine, command) for _ in range(1))
@@ -122,7 +121,7 @@ def _hand_over(machine: Machine, counts: Mapping[int, int], now_ms: int) -> None
 
 
 @applies(ReleasePaged)
-def apply_release_paged(machine: Machine, command: ReleasePaged, place: int) -> Reply:
+def apply_release_paged(machine: Machine, command: ReleasePaged, position: int) -> Reply:
     """Release a page that no index names, and the packs of its entries."""
     held = machine.packs.held.get(command.page)
     if held is None:

@@ -122,7 +122,7 @@ def _born(command: ClusterBorn) -> str:
     )
     if strange:
         return (
-            f"the first cluster map places groups on node {min(strange)}, which is not in its "
+            f"the first cluster map positions groups on node {min(strange)}, which is not in its "
             "node list"
         )
     return first_fault(command.nodes) or first_fault(command.placements)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @applies(ClusterBorn)
-def apply_born(machine: Machine, command: ClusterBorn, place: int) -> Reply:
+def apply_born(machine: Machine, command: ClusterBorn, position: int) -> Reply:
     """Set the first map: CREATED, or EXISTS if there is one, which stays."""
     if machine.meta.map is not None:
         return Reply(Code.EXISTS)
@@ -45,7 +45,7 @@ def apply_born(machine: Machine, command: ClusterBorn, place: int) -> Reply:
 
 
 @applies(NodeAdd)
-def apply_add(machine: Machine, command: NodeAdd, place: int) -> Reply:
+def apply_add(machine: Machine, command: NodeAdd, position: int) -> Reply:
     """Add a node: CREATED, or EXISTS if this node is already a member. `replaces`: a node that
     leaves and hands its replicas to this one."""
     node = msgspec.structs.replace(command.node, state=NodeState.ACTIVE, reader=False)
@@ -67,7 +67,7 @@ def apply_add(machine: Machine, command: NodeAdd, place: int) -> Reply:
 
 
 @applies(ReaderAdd)
-def apply_reader(machine: Machine, command: ReaderAdd, place: int) -> Reply:
+def apply_reader(machine: Machine, command: ReaderAdd, position: int) -> Reply:
     """Add a read replica: CREATED, or EXISTS if it is already a member."""
     node = msgspec.structs.replace(command.node, state=NodeState.ACTIVE, replaces=0, reader=True)
     now = _before(machine, node)
@@ -78,7 +78,7 @@ def apply_reader(machine: Machine, command: ReaderAdd, place: int) -> Reply:
 
 
 @applies(NodePromote)
-def apply_promote(machine: Machine, command: NodePromote, place: int) -> Reply:
+def apply_promote(machine: Machine, command: NodePromote, position: int) -> Reply:
     """Make a read replica a voting node: OK (also if it is one already), NOT_FOUND, or REFUSED
     while it is being emptied or leaves."""
     found = _member(machine, command.node)
@@ -100,7 +100,7 @@ def apply_promote(machine: Machine, command: NodePromote, place: int) -> Reply:
 
 
 @applies(NodeSet)
-def apply_set(machine: Machine, command: NodeSet, place: int) -> Reply:
+def apply_set(machine: Machine, command: NodeSet, position: int) -> Reply:
     """Set a node's state: OK, NOT_FOUND, or REFUSED with the reason. Removal is permanent, and
     requires that no group is placed on the node."""
     now = machine.meta.map
@@ -131,13 +131,13 @@ def apply_set(machine: Machine, command: NodeSet, place: int) -> Reply:
 
 
 @applies(NodeAnnounce)
-def apply_announce(machine: Machine, command: NodeAnnounce, place: int) -> Reply:
+def apply_announce(machine: Machine, command: NodeAnnounce, position: int) -> Reply:
     """Update a node's addresses, zone and cores. NOT_FOUND: it is not a member."""
     found = _member(machine, command.node)
     if isinstance(found, Reply):
         return found
     now, node = found
-    told = msgspec.structs.replace(
+    announced = msgspec.structs.replace(
         node,
         peer=command.peer,
         http=command.http,
@@ -146,7 +146,7 @@ def apply_announce(machine: Machine, command: NodeAnnounce, place: int) -> Reply
         kafka=command.kafka,
         kafka_ports=command.kafka_ports,
     )
-    if told == node:
+    if announced == node:
         return _done(machine)
     if any(
         command.peer == other.peer
@@ -156,12 +156,12 @@ def apply_announce(machine: Machine, command: NodeAnnounce, place: int) -> Reply
         return Reply(
             Code.REFUSED, detail=f"another node already uses the peer address {command.peer}"
         )
-    _change(machine, nodes={**now.nodes, node.id: told})
+    _change(machine, nodes={**now.nodes, node.id: announced})
     return _done(machine)
 
 
 @applies(PlaceGroup)
-def apply_place(machine: Machine, command: PlaceGroup, place: int) -> Reply:
+def apply_place(machine: Machine, command: PlaceGroup, position: int) -> Reply:
     """Set a group's goal voters and preferred leader. NOT_YET: the placement changed since
     `epoch`."""
     found = _placed(machine, command.group)
@@ -191,12 +191,12 @@ def apply_place(machine: Machine, command: PlaceGroup, place: int) -> Reply:
             Code.REFUSED,
             detail=f"node {command.first} has no vote in group {command.group}, and cannot lead it",
         )
-    _place(machine, command.group, Placement(before.voters, goal, command.first))
+    _position(machine, command.group, Placement(before.voters, goal, command.first))
     return _done(machine)
 
 
 @applies(GroupPlaced)
-def apply_placed(machine: Machine, command: GroupPlaced, place: int) -> Reply:
+def apply_placed(machine: Machine, command: GroupPlaced, position: int) -> Reply:
     """Record the voters that the group committed. NOT_YET: its goal has changed since."""
     found = _placed(machine, command.group)
     if isinstance(found, Reply):
@@ -205,12 +205,14 @@ def apply_placed(machine: Machine, command: GroupPlaced, place: int) -> Reply:
     if before.epoch != command.epoch:
         return Reply(Code.NOT_YET)
     if before.voters != tuple(command.voters):
-        _place(machine, command.group, Placement(tuple(command.voters), before.goal, before.first))
+        _position(
+            machine, command.group, Placement(tuple(command.voters), before.goal, before.first)
+        )
     return _done(machine)
 
 
 @applies(SetBalancing)
-def apply_balancing(machine: Machine, command: SetBalancing, place: int) -> Reply:
+def apply_balancing(machine: Machine, command: SetBalancing, position: int) -> Reply:
     """Turn balancing on or off and set the wanted replicas. OK, or NOT_YET without a map."""
     now = machine.meta.map
     if now is None:
@@ -309,7 +311,7 @@ def _stamped(placement: Placement, epoch: int) -> Placement:
     return msgspec.structs.replace(placement, epoch=epoch)
 
 
-def _place(machine: Machine, group: int, placement: Placement) -> None:
+def _position(machine: Machine, group: int, placement: Placement) -> None:
     assert machine.meta.map is not None
     _change(
         machine,

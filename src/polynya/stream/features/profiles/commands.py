@@ -33,7 +33,7 @@ from polynya.stream.parts import ENCODING, Count, Encoding, Natural
 
 
 class Profile:
-    """The place in which the records of a stream are stored first."""
+    """The position in which the records of a stream are stored first."""
 
     REPLICATED = 0  # in the journals of the group's nodes
     DISKLESS = 1  # in the object store
@@ -202,9 +202,9 @@ class CommitSlices(Command, tag=120, frozen=True, gc=False):
 class SetProfile(Command, tag=121, frozen=True, gc=False):
     """Begin to change the profile of a stream, or take such a change back. Level 3.
 
-    To `DISKLESS`, appends are refused (NOT_YET) until `SealProfileEpoch`; if nothing is hot, the new
-    regime begins at once. To `REPLICATED` it always does. Detail of both commands: (profile, epoch,
-    whether it changes)."""
+    To `DISKLESS`, appends are refused (NOT_YET) until `SealProfileEpoch`; if nothing is hot, the
+    new regime begins at once. To `REPLICATED` it always does. Detail of both commands: (profile,
+    epoch, whether it changes)."""
 
     name: str
     profile: int

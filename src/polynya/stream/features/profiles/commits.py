@@ -45,7 +45,7 @@ _replies = msgspec.msgpack.Decoder(list[Reply])
 
 
 @applies(CommitSlices)
-def apply_commit_slices(machine: Machine, command: CommitSlices, place: int) -> Reply:
+def apply_commit_slices(machine: Machine, command: CommitSlices, position: int) -> Reply:
     """Judge the appends of a pack; see `CommitSlices` for the replies. Refusals of the whole:
     FENCED, GONE, MEMORY_PRESSURE (too many writers)."""
     compressed = any(part.is_compressed for part in command.slices)
@@ -173,7 +173,7 @@ class _Runs:
         stream: Stream,
         command: Append | Produce,
         batch: Batch,
-        place: int,
+        position: int,
     ) -> int:
         """Add an accepted batch to the run, and move the tail. An `AddBatch`."""
         packed, run = self._packed, self._open

@@ -53,7 +53,7 @@ def judge_packed(machine: Machine, stream: Stream) -> Reply | None:
 
 
 @applies(SetProfile)
-def apply_set_profile(machine: Machine, command: SetProfile, place: int) -> Reply:
+def apply_set_profile(machine: Machine, command: SetProfile, position: int) -> Reply:
     """Begin a change of the profile, or take it back. Refusals: NOT_FOUND, EVICTED, GONE,
     INCARNATION, FENCED (another epoch is open), REFUSED (a leased stream)."""
     machine.counters.raise_level(_LEVEL)  # a standalone node gets no `SetLevel`
@@ -62,7 +62,7 @@ def apply_set_profile(machine: Machine, command: SetProfile, place: int) -> Repl
         return machine.directory.absent(command.name)
     refusal = _judge_change(stream, command)
     if refusal is not None:
-        return _told(refusal, stream)
+        return _with_epoch(refusal, stream)
     profile_epoch = profile_epoch_of(stream)
     if command.profile != profile_epoch.profile:
         if command.profile == Profile.REPLICATED or stream.hot is None:
@@ -76,7 +76,7 @@ def apply_set_profile(machine: Machine, command: SetProfile, place: int) -> Repl
     elif profile_epoch.changing_since_ms:
         profile_epoch.changing_since_ms = profile_epoch.wanted = 0
         _keep(machine, stream, profile_epoch)
-    return _told(tail_reply(Code.OK, stream), stream)
+    return _with_epoch(tail_reply(Code.OK, stream), stream)
 
 
 def _judge_change(stream: Stream, command: SetProfile) -> Reply | None:
@@ -93,7 +93,7 @@ def _judge_change(stream: Stream, command: SetProfile) -> Reply | None:
 
 
 @applies(SealProfileEpoch)
-def apply_seal_profile_epoch(machine: Machine, command: SealProfileEpoch, place: int) -> Reply:
+def apply_seal_profile_epoch(machine: Machine, command: SealProfileEpoch, position: int) -> Reply:
     """End a regime whose stream waits for it. Refusals: NOT_FOUND, EVICTED, GONE, FENCED (another
     epoch is open), REFUSED (it does not change), NOT_YET (something is hot)."""
     machine.counters.raise_level(_LEVEL)
@@ -106,7 +106,7 @@ def apply_seal_profile_epoch(machine: Machine, command: SealProfileEpoch, place:
     code = _judge_seal(stream, command, profile_epoch)
     if code == Code.OK:
         _begin(machine, stream, profile_epoch.wanted, profile_epoch.epoch + 1, command.now_ms)
-    return _told(tail_reply(code, stream), stream)
+    return _with_epoch(tail_reply(code, stream), stream)
 
 
 def _judge_seal(stream: Stream, command: SealProfileEpoch, profile_epoch: ProfileEpoch) -> Code:
@@ -135,7 +135,7 @@ def _keep(machine: Machine, stream: Stream, profile_epoch: ProfileEpoch) -> None
     machine.changes.streams.add(stream.uid)
 
 
-def _told(reply: Reply, stream: Stream) -> Reply:
+def _with_epoch(reply: Reply, stream: Stream) -> Reply:
     """Add the regime that is open now to a reply."""
     if reply.uid:
         profile_epoch = profile_epoch_of(stream)

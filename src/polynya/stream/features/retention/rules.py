@@ -45,7 +45,7 @@ _NOTHING = RetentionCut()
 
 
 @applies(SetRetention)
-def apply_set_retention(machine: Machine, command: SetRetention, place: int) -> Reply:
+def apply_set_retention(machine: Machine, command: SetRetention, position: int) -> Reply:
     """Set or clear a stream's own retention. Refusals: NOT_FOUND, GONE, INCARNATION, EVICTED."""
     stream = machine.directory.streams.get(command.name)
     if stream is None:
@@ -62,7 +62,7 @@ def apply_set_retention(machine: Machine, command: SetRetention, place: int) -> 
 
 
 @applies(BucketRetention)
-def apply_bucket_retention(machine: Machine, command: BucketRetention, place: int) -> Reply:
+def apply_bucket_retention(machine: Machine, command: BucketRetention, position: int) -> Reply:
     """Set or clear a bucket's default retention."""
     if command.retention is None:
         machine.meta.buckets.pop(command.bucket, None)

@@ -34,7 +34,7 @@ Span = tuple[int, int]  # records, begin and (exclusive) end
 
 
 @applies(Trim)
-def apply_trim(machine: Machine, command: Trim, place: int) -> Reply:
+def apply_trim(machine: Machine, command: Trim, position: int) -> Reply:
     """Apply each cut independently; see `Trim` for the reply's detail."""
     if machine.directory.evicted and any(
         name in machine.directory.evicted for name in command.names
@@ -50,7 +50,7 @@ def apply_trim(machine: Machine, command: Trim, place: int) -> Reply:
 
 
 @applies(TrimTo)
-def apply_trim_to(machine: Machine, command: TrimTo, place: int) -> Reply:
+def apply_trim_to(machine: Machine, command: TrimTo, position: int) -> Reply:
     """Apply the cut, which may lie inside a batch; the reply's detail is that of a `Trim`."""
     if command.name in machine.directory.evicted:
         return Reply(Code.EVICTED)
@@ -86,8 +86,8 @@ def trim_one(
 
 def boundary(stream: Stream, at: Boundary, *, inside: bool = False) -> Boundary | None:
     """Return the boundary of the record `at[0]`, or None if there is none. Inside a cold slice or
-    an inherited range the state cannot tell; `at[1]` is then accepted if it is plausible. Records of
-    open transactions stay.
+    an inherited range the state cannot tell; `at[1]` is then accepted if it is plausible. Records
+    of open transactions stay.
 
     `inside`: a record inside an undivided batch is a boundary too, at the byte where the batch
     begins."""

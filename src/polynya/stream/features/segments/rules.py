@@ -53,7 +53,7 @@ def open_first(machine: Machine, stream: Stream, limits: SegmentLimits) -> None:
 
 
 @applies(Rollover)
-def apply_rollover(machine: Machine, command: Rollover, place: int) -> Reply:
+def apply_rollover(machine: Machine, command: Rollover, position: int) -> Reply:
     """Close the open segment and open the next one, unless another epoch is open."""
     stream = machine.directory.streams.get(command.name)
     if stream is None or stream.uid != command.uid:

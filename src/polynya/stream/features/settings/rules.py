@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @applies(MetaChange)
-def apply_meta_change(machine: Machine, command: MetaChange, place: int) -> Reply:
+def apply_meta_change(machine: Machine, command: MetaChange, position: int) -> Reply:
     """Change keys of a scope at the expected version. NOT_YET: the version differs. Detail: the
     current version."""
     version = version_of(machine.meta.settings, command.scope)
@@ -47,14 +47,14 @@ def values_of(meta: dict[str, bytes], scope: str) -> dict[str, bytes]:
 
 
 @applies(MetaSet)
-def apply_meta_set(machine: Machine, command: MetaSet, place: int) -> Reply:
+def apply_meta_set(machine: Machine, command: MetaSet, position: int) -> Reply:
     """Set a key that has no value yet: OK, or EXISTS with the present value as detail."""
     value = machine.meta.settings.setdefault(command.key, command.value)
     return Reply(Code.OK if value == command.value else Code.EXISTS, detail=value)
 
 
 @applies(SetLevel)
-def apply_set_level(machine: Machine, command: SetLevel, place: int) -> Reply:
+def apply_set_level(machine: Machine, command: SetLevel, position: int) -> Reply:
     """Raise the group's level; it never goes down. Raises ConfigError for a level that this release
     does not support."""
     check_level(command.level, machine.group)

@@ -43,7 +43,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def _reserved_segment(segments: list[str]) -> str:
-    """Return a segment that no name of a client's stream has at its place; "": there is none."""
+    """Return a segment that no name of a client's stream has at its position; "": there is none."""
     start = segments[1:] if segments[0] == DEFAULT_BUCKET else segments
     if start and is_reserved(start[0]):
         return start[0]

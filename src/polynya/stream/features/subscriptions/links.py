@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 @applies(LinkSubscription)
-def apply_link(machine: Machine, command: LinkSubscription, place: int) -> Reply:
+def apply_link(machine: Machine, command: LinkSubscription, position: int) -> Reply:
     """Apply a link revision; existing streams are linked at their tails. Replies OK,
     ATTEMPT_REFUSED (the incarnation is over) or EVICTED."""
     state = machine.subscriptions
@@ -102,7 +102,7 @@ def _set_streams(machine: Machine, watch: Watch, wanted: dict[str, None]) -> Non
 
 
 @applies(UnlinkSubscription)
-def apply_unlink(machine: Machine, command: UnlinkSubscription, place: int) -> Reply:
+def apply_unlink(machine: Machine, command: UnlinkSubscription, position: int) -> Reply:
     """End an incarnation of a subscription and drop its links."""
     state = machine.subscriptions
     machine.changes.watched = True
@@ -116,7 +116,7 @@ def apply_unlink(machine: Machine, command: UnlinkSubscription, place: int) -> R
 
 
 @applies(AckLinks)
-def apply_ack(machine: Machine, command: AckLinks, place: int) -> Reply:
+def apply_ack(machine: Machine, command: AckLinks, position: int) -> Reply:
     """Advance cursors. OK; the detail lists the refused names: the link no longer exists, or the
     position is beyond the tail."""
     watch = machine.subscriptions.watches.get(command.id)
@@ -143,7 +143,7 @@ def apply_ack(machine: Machine, command: AckLinks, place: int) -> Reply:
 
 
 @applies(ResetLinks)
-def apply_reset(machine: Machine, command: ResetLinks, place: int) -> Reply:
+def apply_reset(machine: Machine, command: ResetLinks, position: int) -> Reply:
     """Set cursors, within the records that a stream keeps. OK; the detail lists the refused names:
     the link no longer exists, or the position is beyond the tail."""
     machine.counters.raise_level(level_of(ResetLinks))  # a standalone node gets no `SetLevel`

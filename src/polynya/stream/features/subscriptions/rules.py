@@ -59,14 +59,14 @@ class Event(enum.IntEnum):
 
 
 @applies(SubscriptionPut)
-def apply_put(machine: Machine, command: SubscriptionPut, place: int) -> Reply:
+def apply_put(machine: Machine, command: SubscriptionPut, position: int) -> Reply:
     """Create or confirm a subscription: CREATED, EXISTS, EXISTS_DIFFERENT or TOO_MANY. The reply's
     uid is that of this incarnation."""
     return _put(machine, command, NO_FAILURES)
 
 
 @applies(SubscriptionPutLimited)
-def apply_put_limited(machine: Machine, command: SubscriptionPutLimited, place: int) -> Reply:
+def apply_put_limited(machine: Machine, command: SubscriptionPutLimited, position: int) -> Reply:
     """Create or confirm a subscription with a limit of attempts. Replies as `apply_put`."""
     machine.counters.raise_level(_LEVEL)  # a standalone node gets no `SetLevel`
     return _put(machine, command, Failures(command.max_attempts, command.dead_letter))
@@ -105,7 +105,7 @@ def _limit(failures: Failures) -> tuple[int, str]:
 
 
 @applies(SubscriptionStreams)
-def apply_streams(machine: Machine, command: SubscriptionStreams, place: int) -> Reply:
+def apply_streams(machine: Machine, command: SubscriptionStreams, position: int) -> Reply:
     """Change the explicit links: OK after a change, EXISTS without one, NOT_FOUND, TOO_MANY."""
     subscription = machine.subscriptions.homes.get(command.id)
     if subscription is None:
@@ -125,7 +125,7 @@ def apply_streams(machine: Machine, command: SubscriptionStreams, place: int) ->
 
 
 @applies(SubscriptionDelete)
-def apply_delete(machine: Machine, command: SubscriptionDelete, place: int) -> Reply:
+def apply_delete(machine: Machine, command: SubscriptionDelete, position: int) -> Reply:
     """Delete a subscription and keep a tombstone until every group has dropped its links."""
     state = machine.subscriptions
     subscription = state.homes.pop(command.id, None)
@@ -141,7 +141,7 @@ def apply_delete(machine: Machine, command: SubscriptionDelete, place: int) -> R
 
 
 @applies(SubscriptionLinked)
-def apply_linked(machine: Machine, command: SubscriptionLinked, place: int) -> Reply:
+def apply_linked(machine: Machine, command: SubscriptionLinked, position: int) -> Reply:
     """Record the link revision that every group has applied, or drop the tombstone."""
     state = machine.subscriptions
     if state.graves.pop(command.uid, None) is not None:
@@ -156,7 +156,7 @@ def apply_linked(machine: Machine, command: SubscriptionLinked, place: int) -> R
 
 
 @applies(SubscriptionEvent)
-def apply_event(machine: Machine, command: SubscriptionEvent, place: int) -> Reply:
+def apply_event(machine: Machine, command: SubscriptionEvent, position: int) -> Reply:
     """Apply an event. OK: it took effect; the detail is [generation, wake id, holder]. NOT_FOUND:
     another incarnation, or none. HELD: leased to the detail's holder. FENCED: of an older wake, or
     not allowed in this state. ACTIVE: a wake is in flight, or a lease still runs."""
@@ -189,7 +189,7 @@ def apply_event(machine: Machine, command: SubscriptionEvent, place: int) -> Rep
 
 
 @applies(SubscriptionRetry)
-def apply_retry(machine: Machine, command: SubscriptionRetry, place: int) -> Reply:
+def apply_retry(machine: Machine, command: SubscriptionRetry, position: int) -> Reply:
     """End a wake with a failed record: OK, NOT_FOUND or FENCED, as for an event. It is another
     attempt if the same record failed last."""
     machine.counters.raise_level(_LEVEL)
@@ -218,7 +218,7 @@ def apply_retry(machine: Machine, command: SubscriptionRetry, place: int) -> Rep
 
 
 @applies(ForgetFailure)
-def apply_forget_failure(machine: Machine, command: ForgetFailure, place: int) -> Reply:
+def apply_forget_failure(machine: Machine, command: ForgetFailure, position: int) -> Reply:
     """Forget the failed record of a stream: OK, also when another one or none has failed last.
     NOT_FOUND as for an event. A wake that waits for the end of the pause goes on waiting."""
     machine.counters.raise_level(_LEVEL)

@@ -1,11 +1,10 @@
 """The workers that share the lanes of a subscription: who is alive, and who keeps which lane.
 
 A lane stays at its worker while that worker reports in time. Lanes of a worker that is gone go to
-those with the fewest. A worker that has too many gives them up only in its own report, one by one to
-the worker with the fewest; so it knows of it, and never loses a lane that it is at work on. In the
-end no worker has two more than another. The lease of a subscription alone says who may acknowledge:
-this is only who should ask.
-"""
+those with the fewest. A worker that has too many gives them up only in its own report, one by one
+to the worker with the fewest; so it knows of it, and never loses a lane that it is at work on. In
+the end no worker has two more than another. The lease of a subscription alone says who may
+acknowledge: this is only who should ask."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @applies(SubscriptionWorker)
-def apply_worker(machine: Machine, command: SubscriptionWorker, place: int) -> Reply:
+def apply_worker(machine: Machine, command: SubscriptionWorker, position: int) -> Reply:
     """Count a worker, or let it go: OK; the detail is [its lanes, the number of workers, True if
     others have to report: a lane has another keeper, or the worker is new]. NOT_FOUND: another
     incarnation, or none. EXISTS_DIFFERENT: the other workers share another number of lanes, the

@@ -24,7 +24,7 @@ FAILURES_MAX = 1000  # of one table: they are state of the meta group
 
 
 @applies(TableFault)
-def apply_fault(machine: Machine, command: TableFault, place: int) -> Reply:
+def apply_fault(machine: Machine, command: TableFault, position: int) -> Reply:
     """Note why a job failed that has not committed. Detail: the table."""
     machine.counters.raise_level(level_of(TableFault))  # see `apply_evict`
     table = live_table(machine, command.table)
@@ -36,7 +36,7 @@ def apply_fault(machine: Machine, command: TableFault, place: int) -> Reply:
 
 
 @applies(TableFail)
-def apply_fail(machine: Machine, command: TableFail, place: int) -> Reply:
+def apply_fail(machine: Machine, command: TableFail, position: int) -> Reply:
     """Count failures of the open job, and abandon it. NOT_YET: the job is not open. TOO_MANY: no
     room for all of them. Detail: the table."""
     table = live_table(machine, command.table)
@@ -63,7 +63,7 @@ def apply_fail(machine: Machine, command: TableFail, place: int) -> Reply:
 
 
 @applies(TableRetry)
-def apply_retry(machine: Machine, command: TableRetry, place: int) -> Reply:
+def apply_retry(machine: Machine, command: TableRetry, position: int) -> Reply:
     """Put all ranges that are set aside into the next job. Detail: the table."""
     table = live_table(machine, command.table)
     if table is None:

@@ -35,7 +35,7 @@ def live_table(machine: Machine, uid: int) -> Table | None:
 
 
 @applies(TableAlter)
-def apply_alter(machine: Machine, command: TableAlter, place: int) -> Reply:
+def apply_alter(machine: Machine, command: TableAlter, position: int) -> Reply:
     """Set a table's name and options. EXISTS_DIFFERENT: another table has the name. Detail: the
     table, or that other one."""
     machine.counters.raise_level(level_of(TableAlter))  # see `apply_evict`
@@ -50,7 +50,7 @@ def apply_alter(machine: Machine, command: TableAlter, place: int) -> Reply:
 
 
 @applies(TableDrop)
-def apply_drop(machine: Machine, command: TableDrop, place: int) -> Reply:
+def apply_drop(machine: Machine, command: TableDrop, position: int) -> Reply:
     """Drop a table. NOT_FOUND: there is none, or it was dropped. REFUSED: tables are derived from
     it. Detail: their names, or the table."""
     machine.counters.raise_level(level_of(TableDrop))  # see `apply_evict`
@@ -68,7 +68,7 @@ def apply_drop(machine: Machine, command: TableDrop, place: int) -> Reply:
 
 
 @applies(ForgetTable)
-def apply_forget(machine: Machine, command: ForgetTable, place: int) -> Reply:
+def apply_forget(machine: Machine, command: ForgetTable, position: int) -> Reply:
     """Forget a dropped table, or note in the meta group that all groups have. Idempotent."""
     machine.counters.raise_level(level_of(ForgetTable))  # see `apply_evict`
     table = machine.meta.tables.get(command.table)

@@ -77,7 +77,7 @@ class Lag(msgspec.Struct, array_like=True, gc=False):
 
 
 @applies(TableCreate)
-def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
+def apply_create(machine: Machine, command: TableCreate, position: int) -> Reply:
     """Create a table. Replies CREATED, EXISTS (same name and prefix) or EXISTS_DIFFERENT (name or
     prefix is taken). Detail: the table."""
     for table in live_tables(machine):
@@ -90,7 +90,7 @@ def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
 
 
 @applies(TableMake)
-def apply_make(machine: Machine, command: TableMake, place: int) -> Reply:
+def apply_make(machine: Machine, command: TableMake, position: int) -> Reply:
     """Create a table, as `apply_create` does. A table that shares a prefix, or has the name with
     other options, is different. NOT_FOUND: the table whose rows are its input does not exist."""
     machine.counters.raise_level(level_for(command))  # see `apply_evict`
@@ -117,7 +117,7 @@ def apply_make(machine: Machine, command: TableMake, place: int) -> Reply:
 
 
 @applies(TableOpen)
-def apply_open(machine: Machine, command: TableOpen, place: int) -> Reply:
+def apply_open(machine: Machine, command: TableOpen, position: int) -> Reply:
     """Open a new job (CREATED), or return the open one (OK). Detail: the table."""
     table = live_table(machine, command.table)
     if table is None:
@@ -131,7 +131,7 @@ def apply_open(machine: Machine, command: TableOpen, place: int) -> Reply:
 
 
 @applies(TablePlanned)
-def apply_planned(machine: Machine, command: TablePlanned, place: int) -> Reply:
+def apply_planned(machine: Machine, command: TablePlanned, position: int) -> Reply:
     """Record that all groups have claimed for this job. NOT_YET: the job is no longer open."""
     table = live_table(machine, command.table)
     if table is None:
@@ -143,7 +143,7 @@ def apply_planned(machine: Machine, command: TablePlanned, place: int) -> Reply:
 
 
 @applies(TableCommit)
-def apply_commit(machine: Machine, command: TableCommit | TableReplace, place: int) -> Reply:
+def apply_commit(machine: Machine, command: TableCommit | TableReplace, position: int) -> Reply:
     """Move both pointers and the job number at once. OK, DUPLICATE (this attempt committed before),
     NOT_YET (another won). Detail: the table."""
     table = live_table(machine, command.table)
@@ -157,14 +157,14 @@ def apply_commit(machine: Machine, command: TableCommit | TableReplace, place: i
 
 
 @applies(TableReplace)
-def apply_replace(machine: Machine, command: TableReplace, place: int) -> Reply:
+def apply_replace(machine: Machine, command: TableReplace, position: int) -> Reply:
     """Commit a job that left fewer rows than there were. Replies as `apply_commit`."""
     machine.counters.raise_level(level_of(TableReplace))  # see `apply_evict`
-    return apply_commit(machine, command, place)
+    return apply_commit(machine, command, position)
 
 
 @applies(TableMove)
-def apply_move(machine: Machine, command: TableMove, place: int) -> Reply:
+def apply_move(machine: Machine, command: TableMove, position: int) -> Reply:
     """Commit a job that wrote the whole table to its own folder. Replies as `apply_commit`.
 
     Columns that were declared meanwhile stay declared."""
@@ -201,7 +201,7 @@ def _advanced(table: Table, command: TableCommit | TableMove | TableReplace) -> 
 
 
 @applies(TableAbandon)
-def apply_abandon(machine: Machine, command: TableAbandon, place: int) -> Reply:
+def apply_abandon(machine: Machine, command: TableAbandon, position: int) -> Reply:
     """Abandon the open job; the next one claims its records again. Idempotent."""
     table = live_table(machine, command.table)
     if table is None:
@@ -212,7 +212,7 @@ def apply_abandon(machine: Machine, command: TableAbandon, place: int) -> Reply:
 
 
 @applies(ClaimRanges)
-def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
+def apply_claim(machine: Machine, command: ClaimRanges, position: int) -> Reply:
     """Claim cold records that are in no table yet, at most about `bytes_max`. Detail:
     [ClaimedRange, …].
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @applies(WatchStreams)
-def apply_watch(machine: Machine, command: WatchStreams, place: int) -> Reply:
+def apply_watch(machine: Machine, command: WatchStreams, position: int) -> Reply:
     """Learn of a table, or of its new prefixes. Idempotent. NOT_FOUND: it was dropped."""
     machine.counters.raise_level(level_of(WatchStreams))  # see `apply_evict`
     if is_forgotten(machine, command.table):

@@ -54,7 +54,7 @@ def retention_of_topic(topic: Topic) -> Retention | None:
 
 
 @applies(TopicPut)
-def apply_put(machine: Machine, command: TopicPut, place: int) -> Reply:
+def apply_put(machine: Machine, command: TopicPut, position: int) -> Reply:
     """Add a topic: CREATED, or EXISTS. TOO_MANY: a limit is reached. Detail: the topic."""
     known = machine.meta.topics.get(command.name)
     if known is not None:
@@ -75,7 +75,7 @@ def apply_put(machine: Machine, command: TopicPut, place: int) -> Reply:
 
 
 @applies(TopicReady)
-def apply_ready(machine: Machine, command: TopicReady, place: int) -> Reply:
+def apply_ready(machine: Machine, command: TopicReady, position: int) -> Reply:
     """Record that the streams exist. NOT_FOUND: the topic has another id or is dropped."""
     topic = _find(machine, command)
     if topic is None or topic.state == TopicState.DROPPED:
@@ -88,9 +88,9 @@ def apply_ready(machine: Machine, command: TopicReady, place: int) -> Reply:
 
 
 @applies(TopicChange)
-def apply_change(machine: Machine, command: TopicChange, place: int) -> Reply:
-    """Set configs, and begin to grow or give it up. NOT_FOUND: no ready topic has this name and id. NOT_YET: it
-    changed since, or it grows already."""
+def apply_change(machine: Machine, command: TopicChange, position: int) -> Reply:
+    """Set configs, and begin to grow or give it up. NOT_FOUND: no ready topic has this name and id.
+    NOT_YET: it changed since, or it grows already."""
     topic = _find(machine, command)
     if topic is None or topic.state != TopicState.READY:
         return Reply(Code.NOT_FOUND)
@@ -104,7 +104,7 @@ def apply_change(machine: Machine, command: TopicChange, place: int) -> Reply:
 
 
 @applies(TopicDrop)
-def apply_drop(machine: Machine, command: TopicDrop, place: int) -> Reply:
+def apply_drop(machine: Machine, command: TopicDrop, position: int) -> Reply:
     """Mark a topic for deletion. NOT_FOUND: no topic has this name and id."""
     topic = _find(machine, command)
     if topic is None:
@@ -114,7 +114,7 @@ def apply_drop(machine: Machine, command: TopicDrop, place: int) -> Reply:
 
 
 @applies(TopicGone)
-def apply_gone(machine: Machine, command: TopicGone, place: int) -> Reply:
+def apply_gone(machine: Machine, command: TopicGone, position: int) -> Reply:
     """Remove a dropped topic. NOT_FOUND: it is gone already, or it is not dropped."""
     topic = _find(machine, command)
     if topic is None or topic.state != TopicState.DROPPED:

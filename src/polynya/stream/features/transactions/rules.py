@@ -47,7 +47,7 @@ _ONGOING = TransactionState.ONGOING
 
 
 @applies(TxnInit)
-def apply_init(machine: Machine, command: TxnInit, place: int) -> Reply:
+def apply_init(machine: Machine, command: TxnInit, position: int) -> Reply:
     """Fence the former instances of a transactional id. See TxnInit."""
     known = machine.transactions
     transaction = known.get(command.id)
@@ -79,7 +79,7 @@ def apply_init(machine: Machine, command: TxnInit, place: int) -> Reply:
 
 
 @applies(TxnAdd)
-def apply_add(machine: Machine, command: TxnAdd, place: int) -> Reply:
+def apply_add(machine: Machine, command: TxnAdd, position: int) -> Reply:
     """Add participants to the open transaction, or begin one. See TxnAdd."""
     known = machine.transactions
     transaction = known.get(command.id)
@@ -107,7 +107,7 @@ def apply_add(machine: Machine, command: TxnAdd, place: int) -> Reply:
 
 
 @applies(TxnEnd)
-def apply_end(machine: Machine, command: TxnEnd, place: int) -> Reply:
+def apply_end(machine: Machine, command: TxnEnd, position: int) -> Reply:
     """Commit or abort the open transaction. See TxnEnd."""
     transaction = machine.transactions.get(command.id)
     pair, is_new = (command.producer, command.epoch), command.version == 2
@@ -141,7 +141,7 @@ def apply_end(machine: Machine, command: TxnEnd, place: int) -> Reply:
 
 
 @applies(TxnExpire)
-def apply_expire(machine: Machine, command: TxnExpire, place: int) -> Reply:
+def apply_expire(machine: Machine, command: TxnExpire, position: int) -> Reply:
     """Abort an open transaction, and fence its producer. See TxnExpire."""
     transaction = machine.transactions.get(command.id)
     if transaction is None:
@@ -155,7 +155,7 @@ def apply_expire(machine: Machine, command: TxnExpire, place: int) -> Reply:
 
 
 @applies(TxnAsk)
-def apply_ask(machine: Machine, command: TxnAsk, place: int) -> Reply:
+def apply_ask(machine: Machine, command: TxnAsk, position: int) -> Reply:
     """Answer an orphan. Nothing can contradict the answer later. See TxnAsk."""
     transaction = machine.transactions.by_producer.get(command.producer)
     unknown = Reply(Code.OK, detail=(*UNKNOWN, command.now_ms))
@@ -179,7 +179,7 @@ def apply_ask(machine: Machine, command: TxnAsk, place: int) -> Reply:
 
 
 @applies(TxnForget)
-def apply_forget(machine: Machine, command: TxnForget, place: int) -> Reply:
+def apply_forget(machine: Machine, command: TxnForget, position: int) -> Reply:
     """Forget an idle id. NOT_FOUND; ACTIVE: it was used later."""
     transaction = machine.transactions.get(command.id)
     if transaction is None:
@@ -192,7 +192,7 @@ def apply_forget(machine: Machine, command: TxnForget, place: int) -> Reply:
 
 
 @applies(TxnHold)
-def apply_hold(machine: Machine, command: TxnHold, place: int) -> Reply:
+def apply_hold(machine: Machine, command: TxnHold, position: int) -> Reply:
     """Begin, extend or end the hold of a backup's round; its count goes on. See TxnHold."""
     known, hold = machine.transactions, machine.transactions.hold
     if hold is None or hold.backup != command.backup:

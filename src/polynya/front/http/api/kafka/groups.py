@@ -47,14 +47,14 @@ class _Reset(msgspec.Struct, forbid_unknown_fields=True):
     dry_run: bool = False
 
     def wanted(self) -> Wanted:
-        """Return the place. Raises `Failure`."""
+        """Return the reset target. Raises `Failure`."""
         named = (self.to, self.time, self.shift_by, self.offsets)
         if sum(each is not None for each in named) != 1:
             raise Failure(
                 "INVALID_REQUEST", "expected one of 'to', 'time', 'shift_by' and 'offsets'"
             )
         if self.offsets is not None:
-            return Wanted(Target.PLACES, places=self._places(self.offsets))
+            return Wanted(Target.OFFSETS, offsets=self._offsets(self.offsets))
         if self.shift_by is not None:
             return Wanted(Target.SHIFT, self.shift_by)
         if self.time is not None:
@@ -74,7 +74,7 @@ class _Reset(msgspec.Struct, forbid_unknown_fields=True):
             f"'to' is '{str(self.to)[:64]}'; expected 'earliest', 'latest' or an offset",
         )
 
-    def _places(self, offsets: dict[str, dict[int, int]]) -> dict[tuple[str, int], int]:
+    def _offsets(self, offsets: dict[str, dict[int, int]]) -> dict[tuple[str, int], int]:
         """Return the offsets by partition. Raises `Failure`."""
         if self.topics is not None:
             raise Failure("INVALID_REQUEST", "'offsets' names its topics: leave 'topics' out")

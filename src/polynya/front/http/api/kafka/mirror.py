@@ -63,7 +63,7 @@ class MirrorRoutes:
             raise Failure("NO_ROUTE", f"expected {PREFIX}TOPIC/PARTITION")
         topic, stream = await self._found(*request.segments)
         if request.method in ("GET", "HEAD"):
-            return await self._told(topic, stream)
+            return await self._ends(topic, stream)
         if request.method != "POST":
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD, POST"),))
         _check_rights(request, topic)
@@ -75,7 +75,7 @@ class MirrorRoutes:
         wanted, batches = _range_of(request), await _checked(request.body)
         _check_range(wanted, batches)
         await self._append(stream, wanted, batches)
-        return await self._told(topic, stream)
+        return await self._ends(topic, stream)
 
     async def _found(self, name: str, number: str) -> tuple[OpenTopic, StreamHandle]:
         if not is_topic_name(name):
@@ -94,14 +94,14 @@ class MirrorRoutes:
             )
         return topic, stream
 
-    async def _told(self, topic: OpenTopic, stream: StreamHandle) -> Response:
+    async def _ends(self, topic: OpenTopic, stream: StreamHandle) -> Response:
         info = await _info(stream)
-        told = {
+        body = {
             "first_offset": info.first_record,
             "next_offset": info.record,
             MIRROR_FROM: topic.rules.mirror_from or None,
         }
-        return json_response(told)
+        return json_response(body)
 
     async def _append(self, stream: StreamHandle, wanted: _Range, batches: Checked) -> None:
         """Append the batches in order, then the gap behind them; and let the start follow that of

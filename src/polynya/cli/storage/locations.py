@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from polynya.objectstore import ObjectStore, StoreSettings
 
 
-def path_of(place: str) -> str:
-    """Return the path of a `file:` URL, and other places as they are. Raises `exits.Misused` for
+def path_of(location: str) -> str:
+    """Return the path of a `file:` URL, and other locations as they are. Raises `exits.Misused` for
     other schemes."""
-    scheme, mark, rest = place.partition("://")
+    scheme, mark, rest = location.partition("://")
     if not mark or scheme == "s3":
-        return place
+        return location
     if scheme == "file" and rest.startswith("/"):
         return unquote(rest)
     raise exits.Misused(
-        f"{place} is not a backup location: pass a folder, s3://BUCKET/PREFIX, or a file name "
+        f"{location} is not a backup location: pass a folder, s3://BUCKET/PREFIX, or a file name "
         "that ends in .tar"
     )
 
 
-def is_file(place: str) -> bool:
+def is_file(location: str) -> bool:
     """Return True for a tar file or standard output."""
-    return place == "-" or place.endswith(".tar") or Path(place).is_file()
+    return location == "-" or location.endswith(".tar") or Path(location).is_file()
 
 
 def store_settings(url: str, file: str | None) -> StoreSettings:
@@ -67,21 +67,21 @@ def store_settings(url: str, file: str | None) -> StoreSettings:
 
 @asynccontextmanager
 async def to_write(
-    place: str, file: str | None
+    location: str, file: str | None
 ) -> AsyncIterator[tuple[Repository, ObjectStore | None]]:
-    """Open a place for a backup; yield it, and unless it is a tar file the same store for reading.
-    Raises `exits.Ended`."""
-    place = path_of(place)
-    if not is_file(place):
-        if not place.startswith("s3://"):
-            _make(place)
-        store = open_place(place, file)
+    """Open a location for a backup; yield it, and unless it is a tar file the same store for
+    reading. Raises `exits.Ended`."""
+    location = path_of(location)
+    if not is_file(location):
+        if not location.startswith("s3://"):
+            _make(location)
+        store = open_location(location, file)
         try:
             yield store, store
         finally:
             await store.close()
         return
-    if place == "-":
+    if location == "-":
         if sys.stdout.isatty():
             raise exits.Misused(
                 "a backup is not written to a terminal: redirect stdout to a file, or pass a folder"
@@ -89,7 +89,7 @@ async def to_write(
         async with _tar(sys.stdout.buffer) as tar:
             yield tar, None
         return
-    path = Path(place)
+    path = Path(location)
     temporary = path.with_name(path.name + ".part")  # renamed when complete
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -122,50 +122,50 @@ async def _tar(file: IO[bytes]) -> AsyncIterator[TarWriter]:
 
 
 @asynccontextmanager
-async def to_read(place: str, file: str | None) -> AsyncIterator[RepositoryReader]:
-    """Open a place for reading. Raises `exits.Ended`."""
+async def to_read(location: str, file: str | None) -> AsyncIterator[RepositoryReader]:
+    """Open a location for reading. Raises `exits.Ended`."""
     from polynya.backup.repository import TarReader
 
-    if place == "-":
+    if location == "-":
         raise exits.Misused("a backup cannot be read from stdin: save it to a file first")
-    place = path_of(place)
-    if not place.startswith("s3://") and not os.path.exists(place):
-        raise exits.Refused(f"there is no {place}")
-    if is_file(place):
+    location = path_of(location)
+    if not location.startswith("s3://") and not os.path.exists(location):
+        raise exits.Refused(f"there is no {location}")
+    if is_file(location):
         try:
-            repository: RepositoryReader = TarReader(Path(place))
+            repository: RepositoryReader = TarReader(Path(location))
         except (OSError, CorruptData) as error:
             raise exits.Refused(str(error)) from None
     else:
-        repository = open_place(place, file, to_read=True)
+        repository = open_location(location, file, to_read=True)
     try:
         yield repository
     finally:
         await repository.close()
 
 
-def open_place(place: str, file: str | None, *, to_read: bool = False) -> ObjectStore:
+def open_location(location: str, file: str | None, *, to_read: bool = False) -> ObjectStore:
     """Open a folder or bucket. Raises `exits.Ended`."""
     from polynya.objectstore import StoreUnavailable, open_store
 
     try:
-        store = open_store(store_settings(place, file), to_read=to_read)
+        store = open_store(store_settings(location, file), to_read=to_read)
     except ConfigError as error:
         raise exits.Misused(str(error)) from None
     except StoreUnavailable as error:
-        raise exits.Unreachable(f"{place} cannot be used: {error}") from None
+        raise exits.Unreachable(f"{location} cannot be used: {error}") from None
     assert store is not None
     return store
 
 
-def _make(place: str) -> None:
+def _make(location: str) -> None:
     """Create a folder with mode 0700: a backup holds stream contents and keys."""
     from polynya.objectstore import MARKER_KEY
 
     try:
-        make_folder(Path(place), mode=0o700)
-        names = set(os.listdir(place))
+        make_folder(Path(location), mode=0o700)
+        names = set(os.listdir(location))
     except OSError as error:
-        raise exits.Refused(f"{place} cannot be used: {error.strerror}") from None
+        raise exits.Refused(f"{location} cannot be used: {error.strerror}") from None
     if MARKER_KEY in names or "node.json" in names:
-        raise exits.Refused(f"{place} belongs to a node: pass another folder")
+        raise exits.Refused(f"{location} belongs to a node: pass another folder")
