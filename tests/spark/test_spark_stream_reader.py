@@ -176,15 +176,20 @@ def test_offsets_of_many_streams_lie_in_a_stream_of_the_node(
     assert len({(stream, offset) for stream, offset, _ in query.rows}) == 31
 
 
-def test_a_read_of_all_streams_leaves_out_its_own_cursor(
+def test_a_read_of_all_streams_leaves_out_the_products_own(
     node: PipeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("polynya.spark.cursors.INLINE_BYTES", 10)
     numbered(node, "all/a", 1)
+    numbered(node, "spark-staging/query/0", 1)
     query = Query(node, prefix="")
     query.run()
     assert query.run() == []
-    assert not [row for row in query.rows if row[0].startswith("spark-cursors/")]
+    own = ("spark-cursors/", "spark-staging/")
+    assert not [row for row in query.rows if row[0].startswith(own)]
+    named = Query(node, prefix="spark-staging/query/")
+    named.run()
+    assert [row[0] for row in named.rows] == ["spark-staging/query/0"]
 
 
 def test_reads_begin_and_end_at_the_records_own_times(node: PipeWorld) -> None:

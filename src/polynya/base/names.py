@@ -1,5 +1,6 @@
 """Stream names: the canonical form, reserved words, and the mapping from name to group."""
 
+from collections.abc import Sequence
 from zlib import crc32
 
 from polynya.base.limits import PATH_BYTES_MAX
@@ -44,6 +45,16 @@ REPLICATED, LEASED, DISKLESS = "replicated", "leased", "diskless"
 PROFILES = (REPLICATED, LEASED, DISKLESS)  # of streams
 KAFKA_BUCKET = "kafka"
 KAFKA_PREFIX = "kafka/"  # partition N of topic T is the stream `kafka/T/N`
+SCHEMAS_TOPIC = "_schemas"  # of the schema registry
+SPARK_STAGING = "spark-staging"  # the streams of the Spark sink …
+SPARK_CURSORS = "spark-cursors"  # … and those with the offsets of Spark's readers
+# streams of the product that clients may name: a wider prefix of a table or of Spark has none
+OWN_FOLDERS = (
+    f"{KAFKA_PREFIX}{SCHEMAS_TOPIC}/",
+    f"{SPARK_STAGING}/",
+    f"{SPARK_CURSORS}/",
+    f"{FORMER_CURSORS}/",
+)
 BUCKET_RULE = (
     "a bucket's name is 1 to 64 of a-z, 0-9, _ and -, does not begin with _, and is not a "
     "reserved word"
@@ -72,6 +83,15 @@ def is_reserved(segment: str) -> bool:
 def is_internal(name: str) -> bool:
     """Report whether a stream of this canonical name is one of the product itself."""
     return name.startswith(INTERNAL)
+
+
+def unnamed_folders(prefixes: Sequence[str]) -> list[str]:
+    """Return the folders of `OWN_FOLDERS` that no prefix names; those are left out."""
+    return [
+        folder
+        for folder in OWN_FOLDERS
+        if not any(prefix.startswith(folder[:-1]) for prefix in prefixes)
+    ]
 
 
 def companion_of(name: str) -> str:

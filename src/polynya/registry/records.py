@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from polynya.base.msgpack import UNREADABLE
+from polynya.base.names import SCHEMAS_TOPIC
 from polynya.registry.texts import write_json
 
-TOPIC = "_schemas"
+TOPIC = SCHEMAS_TOPIC
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 NOOP = {"keytype": "NOOP", "magic": 0}
 _decode = msgspec.json.Decoder().decode

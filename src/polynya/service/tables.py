@@ -11,7 +11,7 @@ import msgspec
 
 from polynya.base.column_types import EXPECTED, BadType, canonical_type
 from polynya.base.errors import PolynyaError
-from polynya.base.names import canonical_prefixes, spelled_name
+from polynya.base.names import canonical_prefixes, spelled_name, unnamed_folders
 from polynya.base.partitions import BadPartition, parse_partitions
 from polynya.base.payloads import RECORD, BadPayload, fields_of, parse_payload, with_payload
 from polynya.base.transforms import BadTransform, checked, parse_transform, source_table
@@ -249,9 +249,9 @@ class Tables:
         )
 
     async def longer(self, table: Table) -> list[str]:
-        """Return the prefixes of other tables under this table's prefix. Their streams belong to
-        those tables."""
-        return [
+        """Return the prefixes whose streams this table does not take: those of other tables under
+        its own, and the product's own ones that it does not name."""
+        return unnamed_folders(table.prefixes) + [
             prefix
             for other in await self.all()
             if other.uid != table.uid and not other.transform and not table.transform

@@ -10,13 +10,13 @@ import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.base.msgpack import UNREADABLE
+from polynya.base.names import SPARK_CURSORS, SPARK_STAGING
 from polynya.client.values import SERVER_DEFAULT
 from polynya.spark.kafka_names import hint, translated
 from polynya.spark.starts import Start, ending, starting
 
 STORE, SERVER = "store", "server"
 PARTITION_BYTES = 32 << 20
-CURSORS = "spark-cursors"
 _OWN = "POLYNYA_COLD_S3_"
 _CONNECTION = ("server", "token")
 _KEYS = ("s3AccessKeyId", "s3SecretAccessKey", "s3SessionToken")
@@ -98,7 +98,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
     keys: StoreKeys = StoreKeys()
     topics: Topics | None = None  # instead of `streams` and `prefix`
     bytes_max: int = 0  # of a micro-batch, about; 0: unlimited
-    cursors: str = CURSORS
+    cursors: str = SPARK_CURSORS
 
     @property
     def limited(self) -> bool:
@@ -142,7 +142,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         _keys(options),
         _topics(options),
         _number(options, "maxBytesPerTrigger", 0),
-        options.get("cursors", CURSORS).strip("/"),
+        options.get("cursors", SPARK_CURSORS).strip("/"),
     )
 
 
@@ -185,7 +185,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         _connection(options),
         options.get("stream", ""),
-        options.get("staging", "spark-staging").strip("/"),
+        options.get("staging", SPARK_STAGING).strip("/"),
         options.get("jobid", ""),
         options.get("topic", ""),
     )

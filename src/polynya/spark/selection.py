@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from polynya.base.msgpack import UNREADABLE
-from polynya.base.names import partition_name, topic_folder
+from polynya.base.names import partition_name, topic_folder, unnamed_folders
 from polynya.client.calls import call
 from polynya.client.errors import AnswerDamaged
 from polynya.client.messages import HttpRequest, HttpResponse, Operation, Retry
@@ -44,7 +44,7 @@ def find(server: Server, options: SourceOptions) -> Found:
     """Return the streams of a read. Raises DataLoss for a named one that does not exist."""
     if options.topics is None:
         tails = server.tails(options.streams, options.prefix)
-        return Found(_without_cursors(tails, options))
+        return Found(_without_own(tails, options))
     wanted = _partitions(server.run(topics), options.topics, strict=options.fail_on_data_loss)
     tails = {}
     for topic, streams in wanted.items():
@@ -61,12 +61,16 @@ def find(server: Server, options: SourceOptions) -> Found:
     return Found(tails, aliases)
 
 
-def _without_cursors(tails: dict[str, Tail], options: SourceOptions) -> dict[str, Tail]:
-    """Leave out the streams in which readers keep their offsets: each batch would add to them."""
-    folder = f"{options.cursors}/"
-    if options.prefix is None or options.prefix.startswith(folder):
+def _without_own(tails: dict[str, Tail], options: SourceOptions) -> dict[str, Tail]:
+    """Leave out the streams in which readers keep their offsets, to which each batch would add, and
+    the product's other own ones, unless the prefix names them."""
+    if options.prefix is None:
         return tails
-    return {name: tail for name, tail in tails.items() if not name.startswith(folder)}
+    folder = f"{options.cursors}/"
+    own = tuple(unnamed_folders([options.prefix]))
+    if not options.prefix.startswith(folder):
+        own += (folder,)
+    return {name: tail for name, tail in tails.items() if not name.startswith(own)}
 
 
 def _partitions(

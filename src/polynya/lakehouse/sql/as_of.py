@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -15,6 +15,7 @@ Read = Callable[[str], bytes]
 """Returns a metadata file by its URI."""
 
 _SNAPSHOT_DIGITS_LEAST = 9  # shorter numbers are years
+_CLOCKS = timedelta(seconds=30)  # by which the clocks of a reader and of a server may differ
 
 
 class TableVersion(msgspec.Struct, frozen=True):
@@ -69,16 +70,24 @@ def _chosen(known: list[_Snapshot], table: TableRef, as_of: str) -> _Snapshot:
 
 
 def _time(text: str, table: TableRef) -> int:
-    """Return the milliseconds of an ISO time; without a zone it is in UTC."""
+    """Return the milliseconds of an ISO time; without a zone it is in UTC. One in the future is
+    refused: its state is not known yet."""
     try:
         at = datetime.fromisoformat(text)
-        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+        at = (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         tags = ", ".join(table.tags) or "none"
         raise BadQuery(
             f"'{text}' is no time (2026-01-31T09:30:00Z), no snapshot's id, and no tag of the table "
             f"'{table.name}'; its tags: {tags}"
         ) from None
+    now = datetime.now(UTC)
+    if at > now + _CLOCKS:
+        raise BadQuery(
+            f"'{text}' is in the future: it is {_spelled(at)} in UTC, and now is {_spelled(now)}; "
+            "name a time up to now, or none for the newest state"
+        )
+    return int(at.timestamp() * 1000)
 
 
 def _dead(read: Read, pointer: str, job: int) -> TableVersion:
@@ -99,4 +108,8 @@ def _snapshots(read: Read, pointer: str) -> list[_Snapshot]:
 
 
 def _describe(snapshot: _Snapshot) -> str:
-    return f"{datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    return _spelled(datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC))
+
+
+def _spelled(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S}"

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from polynya.base.names import is_internal
+from polynya.base.levels import INTERNAL_LEVEL
+from polynya.base.names import OWN_FOLDERS, is_internal, unnamed_folders
 from polynya.stream.command import applies, level_of
 from polynya.stream.features.tables.commands import WatchStreams
 from polynya.stream.features.tables.lifetimes import is_forgotten
@@ -51,7 +52,12 @@ def watch_of(machine: Machine, name: str) -> Watch | None:
     found, longest = None, -1
     if is_internal(name):
         return None
+    own = name.startswith(OWN_FOLDERS) and (
+        machine.counters.level >= INTERNAL_LEVEL or machine.counters.standalone
+    )
     for watch in machine.claims.watches.values():
+        if own and name.startswith(tuple(unnamed_folders(watch.prefixes))):
+            continue
         for prefix in watch.prefixes:
             if len(prefix) > longest and name.startswith(prefix):
                 found, longest = watch, len(prefix)
