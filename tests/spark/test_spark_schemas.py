@@ -10,6 +10,7 @@ from polynya.base.errors import ConfigError
 needed_module("pyspark")
 from pyspark.sql import types  # noqa: E402
 
+from polynya.spark.readers import BatchReader, StreamReader  # noqa: E402
 from polynya.spark.source import PolynyaSource  # noqa: E402
 
 SOURCE = PolynyaSource({"stream": "shop/orders"})
@@ -19,8 +20,9 @@ PAIR = types.StructType().add("key", types.StringType()).add("value", BINARY)
 
 def test_some_columns_in_any_order_are_read() -> None:
     schema = types.StructType().add("value", BINARY).add("headers", types.ArrayType(PAIR))
-    assert SOURCE.reader(schema) is not None
-    assert SOURCE.streamReader(schema.add("offset", types.LongType())) is not None
+    assert isinstance(SOURCE.reader(schema), BatchReader)
+    more = schema.add("offset", types.LongType())
+    assert isinstance(SOURCE.streamReader(more), StreamReader)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def _columns(schema: StructType) -> list[str]:
     """Return the columns to read: all, or those of the user's schema. Raises ConfigError."""
     for field in schema.fields:
         given, typed = field.dataType.simpleString(), _typed(field.name)
-        if given != typed.replace(": ", ":"):
+        if given != typed.replace(" ", ""):
             raise ConfigError(
                 f"the schema has the column '{field.name}' as {given}; format('polynya') has it as "
                 f"{typed}: declare that, and cast in the query"
