@@ -17,8 +17,7 @@ WRONG_CHARACTERS = 200  # shown of what was wrong in a run
 
 APPENDIX_HEAD = """# Reliability: counters and defects
 
-<!-- written by `python -m chaos.evidence` (`make evidence`): edit `chaos/page.py` and `found.py`
-instead -->
+<!-- written by `python -m chaos.evidence` (`make evidence`): edit `chaos/page.py` and `found.py` instead -->
 
 Counters and defect lists for [reliability.md](reliability.md).
 """

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from e2e.test_e2e_kafka_groups import BROKERS_PER_NODE, partitions
+from e2e.test_e2e_kafka_groups import BROKERS_PER_NODE, addresses
 from polling import wait_until
 from product import environment
 from worlds.dev_cluster import dev_cluster
@@ -118,7 +118,7 @@ def test_members_join_and_leave_while_the_coordinator_dies(tmp_path: Path) -> No
             ResourceType,
         )
 
-        servers = ",".join(partitions(cluster))
+        servers = ",".join(addresses(cluster))
         admin = AdminClient({"bootstrap.servers": servers})
         admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result(SECONDS)
         often = ConfigEntry(

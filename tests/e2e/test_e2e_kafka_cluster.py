@@ -23,8 +23,9 @@ servers, count = sys.argv[1], int(sys.argv[2])
 errors = []
 producer = Producer({"bootstrap.servers": servers, "linger.ms": 1, "message.timeout.ms": 120000})
 for number in range(count):
-    producer.produce("orders", partition=number % 6, value=b"%d" % number, on_delivery=lambda e, m:
-    errors.append(e) if e else None) producer.poll(0) if number == count // 2:
+    producer.produce("orders", partition=number % 6, value=b"%d" % number, on_delivery=lambda e, m: errors.append(e) if e else None)
+    producer.poll(0)
+    if number == count // 2:
         producer.flush(60)
         print("half", flush=True)
         sys.stdin.readline()
@@ -34,18 +35,18 @@ print(f"left {left} errors {errors[:3]}", flush=True)
 READER = """
 import sys, time
 from confluent_kafka import Consumer, TopicPartition
-consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": "none", "enable.auto.commit":
-False}) consumer.assign([TopicPartition("orders", partition, 0) for partition in range(6)]) found,
-end = {}, time.monotonic() + 100 while sum(map(len, found.values())) < int(sys.argv[2]) and
-time.monotonic() < end:
+consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": "none", "enable.auto.commit": False})
+consumer.assign([TopicPartition("orders", partition, 0) for partition in range(6)])
+found, end = {}, time.monotonic() + 100
+while sum(map(len, found.values())) < int(sys.argv[2]) and time.monotonic() < end:
     message = consumer.poll(1)
     if message is not None and not message.error():
         found.setdefault(message.partition(), []).append(int(message.value()))
-print(all(found.get(p) == list(range(p, int(sys.argv[2]), 6)) for p in range(6)), {p: len(v) for p,
-v in found.items()}) """
+print(all(found.get(p) == list(range(p, int(sys.argv[2]), 6)) for p in range(6)), {p: len(v) for p, v in found.items()})
+"""
 
 
-def partitions(cluster: DevCluster) -> list[str]:
+def addresses(cluster: DevCluster) -> list[str]:
     """Return the Kafka bootstrap addresses: the fourth port of each node."""
     return [f"127.0.0.1:{int(url.rpartition(':')[2]) + 3}" for url in cluster.urls]
 
@@ -67,8 +68,8 @@ def test_metadata_names_all_brokers_once_a_new_cluster_is_ready(tmp_path: Path) 
         try:
             wait_until(lambda: all(map(is_ready, urls)), what="all to be ready", seconds=60)
             for url in urls:
-                partition = f"127.0.0.1:{int(url.rpartition(':')[2]) + 3}"
-                told = AdminClient({"bootstrap.servers": partition}).list_topics(timeout=60)
+                address = f"127.0.0.1:{int(url.rpartition(':')[2]) + 3}"
+                told = AdminClient({"bootstrap.servers": address}).list_topics(timeout=60)
                 assert sorted(each // 256 for each in told.brokers) == [1, 2, 3]
         finally:
             cluster.close()
@@ -87,7 +88,7 @@ def test_a_default_producer_sees_no_error_when_a_node_dies(tmp_path: Path) -> No
     with dev_cluster(tmp_path / "c", "--nodes", "3", "--cores", "1") as cluster:
         from confluent_kafka.admin import AdminClient, NewTopic
 
-        first, *_, last = partitions(cluster)
+        first, *_, last = addresses(cluster)
         admin = AdminClient({"bootstrap.servers": first})
         admin.create_topics([NewTopic("orders", PARTITIONS)])["orders"].result(60)
 
@@ -95,10 +96,10 @@ def test_a_default_producer_sees_no_error_when_a_node_dies(tmp_path: Path) -> No
             told = admin.list_topics(timeout=60)
             found = sorted(f"{each.host}:{each.port}" for each in told.brokers.values())
             leaders = {each.leader for each in told.topics["orders"].partitions.values()}
-            return found == sorted(partitions(cluster)) and len(leaders) > 1
+            return found == sorted(addresses(cluster)) and len(leaders) > 1
 
         wait_until(all_are_brokers, what="all nodes to be brokers that lead some partitions")
-        writer = client(WRITER, ",".join(partitions(cluster)), COUNT)
+        writer = client(WRITER, ",".join(addresses(cluster)), COUNT)
         assert writer.stdout is not None and writer.stdin is not None
         assert writer.stdout.readline() == "half\n"
         cluster.kill(2)

@@ -46,7 +46,7 @@ sys.stdin.readline()
 """
 
 
-def partitions(cluster: DevCluster) -> list[str]:
+def addresses(cluster: DevCluster) -> list[str]:
     """Return the Kafka bootstrap addresses: the fourth port of each node."""
     return [f"127.0.0.1:{int(url.rpartition(':')[2]) + 3}" for url in cluster.urls]
 
@@ -56,7 +56,7 @@ def test_no_commit_is_lost_when_the_coordinator_dies(tmp_path: Path) -> None:
         from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
         from confluent_kafka.admin import AdminClient, NewTopic
 
-        servers = ",".join(partitions(cluster))
+        servers = ",".join(addresses(cluster))
         admin = AdminClient({"bootstrap.servers": servers})
         admin.create_topics([NewTopic("t", 1)])["t"].result(SECONDS)
 
@@ -84,9 +84,7 @@ def test_no_commit_is_lost_when_the_coordinator_dies(tmp_path: Path) -> None:
             assert assigned == [1], "the member stays, without a rebalance"
             asked = [ConsumerGroupTopicPartitions("g", [TopicPartition("t", 0)])]
             left = ",".join(
-                partition
-                for number, partition in enumerate(partitions(cluster), 1)
-                if number != node
+                address for number, address in enumerate(addresses(cluster), 1) if number != node
             )
             later = AdminClient({"bootstrap.servers": left})
             found = later.list_consumer_group_offsets(asked)["g"].result(SECONDS)

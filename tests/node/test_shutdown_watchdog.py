@@ -48,9 +48,11 @@ class Start:
 
 shutdown_watchdog.END_SECONDS = 2.0 if os.environ["HANGS"] in ("stopping", "blocked") else 30.0
 logs.setup("info", "json", core=0)
-core_process.Assembly, core_process.watch_parent, core_process.report_ready = Assembly, lambda loop:
-None, lambda start: None code = uvloop.run(core_process._serve(Start, None)) print("a clean end")
-sys.exit(code) """
+core_process.Assembly, core_process.watch_parent, core_process.report_ready = Assembly, lambda loop: None, lambda start: None
+code = uvloop.run(core_process._serve(Start, None))
+print("a clean end")
+sys.exit(code)
+"""
 
 
 def ended(hangs: str) -> tuple[int, dict[str, list[str]], str]:
@@ -76,8 +78,8 @@ def test_what_a_stop_waits_for_in_vain_is_said_and_the_process_ends():
     code, line, out = ended("stopping")
     assert (code, line["level"], out) == (70, "critical", "")
     (waits,) = [task for task in line["tasks"] if "_serve" in task]
-    locations = [location.split()[-1] for location in waits.split(" > ")]
-    assert locations[-4:] == ["_serve", "stop", "wait_for_ever", "wait"]
+    places = [place.split()[-1] for place in waits.split(" > ")]
+    assert places[-4:] == ["_serve", "stop", "wait_for_ever", "wait"]
 
 
 def test_a_stop_that_blocks_its_loop_ends_too_and_says_where_it_stands():

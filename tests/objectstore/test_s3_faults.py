@@ -34,13 +34,11 @@ sys.path.insert(0, str(ROOT))
 from chaos import shim  # noqa: E402  (not a part of the package)
 
 AWS_SKEWED = """<?xml version="1.0" encoding="UTF-8"?>
-<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the
-current time is too large.</Message>\
+<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the current time is too large.</Message>\
 <RequestTime>20261122T010000Z</RequestTime><ServerTime>2026-11-22T00:00:01Z</ServerTime><MaxAllowedSkewMilliseconds>900000\
 </MaxAllowedSkewMilliseconds><RequestId>9A0B</RequestId><HostId>x</HostId></Error>"""
 MINIO_SKEWED = """<?xml version="1.0" encoding="UTF-8"?>
-<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the
-server&#39;s time is too large.</Message>\
+<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the server&#39;s time is too large.</Message>\
 <Key>k</Key><BucketName>b</BucketName><Resource>/b/r/k</Resource><RequestId>18EA</RequestId><HostId>dd</HostId></Error>"""
 AWS_DENIED = """<Error><Code>AccessDenied</Code><Message>User: arn:aws:iam::1:user/x is not authorized to perform: s3:PutObject</Message>\
 <RequestId>1</RequestId></Error>"""

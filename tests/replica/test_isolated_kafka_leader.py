@@ -76,7 +76,11 @@ class Asker:
         self.call = cast(
             Call,
             SimpleNamespace(
-                context=self.front.context, caller=EVERYBODY, version=VERSION, worked=0
+                context=self.front.context,
+                connection=SimpleNamespace(is_ending=False),
+                caller=EVERYBODY,
+                version=VERSION,
+                worked=0,
             ),
         )
 

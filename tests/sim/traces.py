@@ -18,7 +18,7 @@ OTHER_SEEDS = 10
 OTHERS = (
     "moves", "readers", "returns", "copies", "planned", "kafka", "groups", "members", "leased",
     "switched", "diskless", "coordinated", "transactions", "compacted",
-    "together",
+    "together", "reduced",
 )  # fmt: skip
 
 

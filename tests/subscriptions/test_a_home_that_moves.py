@@ -42,7 +42,7 @@ async def test_links_are_told_once_although_the_state_is_another_nodes_meanwhile
     node: Shell,
 ) -> None:
     links: Any = node.subscriptions._links
-    tell, told = links.tell, 0
+    register, told = links.register, 0
 
     async def other_state(home: int, subscription: Subscription) -> bool:
         nonlocal told
@@ -50,9 +50,9 @@ async def test_links_are_told_once_although_the_state_is_another_nodes_meanwhile
         assert told < 3, "the groups are told again and again"
         homes = home_of(node, "s").subscriptions.homes
         homes["s"] = deepcopy(homes["s"])
-        return await tell(home, subscription)  # type: ignore[no-any-return]
+        return await register(home, subscription)  # type: ignore[no-any-return]
 
-    links.tell = other_state
+    links.register = other_state
     assert (await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool"))[
         0
     ] == 201
@@ -62,14 +62,14 @@ async def test_links_are_told_once_although_the_state_is_another_nodes_meanwhile
 @story
 async def test_one_whose_home_has_left_is_not_called_deleted(node: Shell) -> None:
     links: Any = node.subscriptions._links
-    tell = links.tell
+    register = links.register
 
     async def leaving(home: int, subscription: Subscription) -> bool:
-        answer = await tell(home, subscription)
+        answer = await register(home, subscription)
         gone.append((home, node.world.local.machines.pop(home)))
         return answer  # type: ignore[no-any-return]
 
-    links.tell = leaving
+    links.register = leaving
     gone: list[tuple[int, Machine]] = []
     with pytest.raises(OutcomeUnknown, match="the group has moved"):
         await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")

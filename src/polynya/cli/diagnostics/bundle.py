@@ -41,10 +41,11 @@ ANSWER_SECONDS = 10.0
 _ABOUT = """Diagnostics collected by 'polynya debug bundle' on {moment} (release {version}):
 
 {members}
-The file contains no stream records and no secrets. Secret settings, tokens and passwords are
-masked. Environment variables are listed by name only; data files by name, size and time. It does
-contain names of folders, tables, buckets and, in logs, of streams and peers. Check it before you
-share it: tar -xzf {file} """
+The file contains no stream records and no secrets. Secret settings, tokens and passwords are masked.
+Environment variables are listed by name only; data files by name, size and time.
+It does contain names of folders, tables, buckets and, in logs, of streams and peers.
+Check it before you share it: tar -xzf {file}
+"""
 _MEANING = {
     "config.json": "every setting of the node and its origin",
     "environment.txt": "names of the relevant environment variables, without values",

@@ -256,7 +256,8 @@ class _Reading:
 
     def _refuse(self, answer: PartitionData, error: Error) -> None:
         self._is_answered = True
-        answer.error_code, answer.high_watermark, answer.records = error, -1, []
+        answer.error_code, answer.records = error, []
+        answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
 
     def _give_up(self, each: _Wanted, error: Error) -> None:
         """Refuse a partition that could not be read."""
