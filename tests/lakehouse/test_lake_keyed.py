@@ -147,6 +147,18 @@ def test_windows_are_updated_until_the_watermark_passes_them(lake: Lake, runner:
     assert first == second == wanted
 
 
+def test_only_keys_that_are_known_to_be_few_are_broadcast(runner: Any) -> None:
+    """By itself, Spark would take ten million keys for few (`spark._SETTINGS`)."""
+    read = runner.whole.session.range(1000).mapInArrow(lambda batches: batches, "id long")
+    plans = []
+    for keys in (read.distinct(), fold.f.broadcast(read.distinct())):
+        joined = fold._of_keys(read, keys, ["id"], "left_semi")
+        assert len(joined.collect()) == 1000
+        plans.append(joined._jdf.queryExecution().executedPlan().toString())
+    assert all("isFinalPlan=true" in plan for plan in plans)
+    assert ["BroadcastHashJoin" in plan for plan in plans] == [False, True]
+
+
 @pytest.mark.parametrize("rows", [0, fold._BROADCAST_ROWS], ids=["many", "few"])
 def test_the_last_row_of_a_key_stays(
     lake: Lake, runner: Any, rows: int, monkeypatch: pytest.MonkeyPatch

@@ -206,6 +206,9 @@ _SETTINGS = {
     "spark.scheduler.mode": "FAIR",  # between the tables that are synced side by side
     "spark.speculation": "false",  # a second copy of a task would write an unreferenced file
     "spark.python.worker.reuse": "true",
+    # Spark estimates what Python's tasks return by what they get, here the rows of a plan: every join
+    # would be broadcast, of ten million rows too
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
 }
