@@ -148,7 +148,7 @@ def test_windows_are_updated_until_the_watermark_passes_them(lake: Lake, runner:
 
 
 def test_only_keys_that_are_known_to_be_few_are_broadcast(runner: Any) -> None:
-    """By itself, Spark would take ten million keys for few (`spark._SETTINGS`)."""
+    """Spark would take ten million keys for few (`spark._SETTINGS`)."""
     read = runner.whole.session.range(1000).mapInArrow(lambda batches: batches, "id long")
     plans = []
     for keys in (read.distinct(), fold.f.broadcast(read.distinct())):
