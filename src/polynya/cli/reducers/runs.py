@@ -10,13 +10,14 @@ import hashlib
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any, Protocol, Unpack
 
 import msgspec
 
 from polynya.base.limits import REDUCER_BATCH_BYTES
 from polynya.base.offsets import format_token, parse_token
-from polynya.cli.remote.client import Parts, stream_path
+from polynya.cli.remote.client import REASON, Parts, stream_path, with_reason
 from polynya.reducers.bindings import Binding
 from polynya.reducers.envelope import parse_page
 from polynya.reducers.reducer import Reducer, ReducerFault
@@ -298,10 +299,8 @@ class Run:
     def _ask(self, method: str, path: str) -> Answer:
         answer: Answer = self._server.send(method, path)
         if answer.status_code >= 300:
-            if method == "HEAD":  # it has no body: the same refusal of GET says the reason
-                again: Answer = self._server.send("GET", path, params={"offset": "now"})
-                answer = again if again.status_code >= 300 else answer
-            raise Refused(answer)
+            ask = partial(self._server.send, "GET", path, params=REASON)
+            raise Refused(with_reason(method, answer, ask))
         return answer
 
 

@@ -8,9 +8,9 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from contextlib import contextmanager, suppress
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 from polynya.cli.remote.targets import SERVER_DEFAULT, Target, find_target, is_loopback, server_urls
@@ -33,10 +33,19 @@ _ELSEWHERE = (
     "cause."
 )
 NAMES_LOOKED_AT = 1000  # names to search for a suggestion
+REASON = {"offset": "now"}  # parameters of a GET for the reason of a refused HEAD
 RETRY_PAUSE_SECONDS = 0.1
 RETRY_PAUSE_SECONDS_MAX = 2.0
 _ADDRESS = re.compile(r" \(https?://\S*\)$")  # of the server, which the message names already
 T = TypeVar("T")
+
+
+class _WithStatus(Protocol):
+    @property
+    def status_code(self) -> int: ...
+
+
+_Answer = TypeVar("_Answer", bound=_WithStatus)
 
 
 class Parts(TypedDict, total=False):
@@ -253,17 +262,12 @@ class Client:
         raise self.refused(answer, stream=stream)
 
     def _with_reason(self, refused: httpx.Response) -> httpx.Response:
-        """Return a refusal with the server's reason. A response to HEAD has no body: the same
-        refusal of GET has it."""
-        is_told = refused.request.method != "HEAD" or refused.status_code == 429
-        if is_told or refused.status_code >= 500:
-            return refused
+        """Return a refusal with the server's reason, if the server still responds."""
         path = refused.request.url.raw_path.decode().partition("?")[0]
-        try:
-            again = self.send("GET", path, params={"offset": "now"})
-        except exits.Ended:
-            return refused
-        return refused if again.is_success else again
+        ask = partial(self.send, "GET", path, params=REASON)
+        with suppress(exits.Ended):
+            return with_reason(refused.request.method, refused, ask)
+        return refused
 
     def act(self, path: str, body: object) -> httpx.Response:
         """Send a cluster operation to the given port, or to the admin port if only that accepts it.
@@ -342,7 +346,7 @@ class Client:
     def refused(self, answer: httpx.Response, *, stream: str = "") -> exits.Ended:
         """Convert an error response."""
         answer = self._with_reason(answer)
-        code, message, request_id = received(answer)
+        code, message, request_id = error_of(answer)
         # the server's message does not name it
         if stream and (answer.request.method == "HEAD" or code == "NOT_FOUND"):
             message = {
@@ -463,7 +467,16 @@ def _trust(servers: list[str], ca_file: str) -> ssl.SSLContext | bool:
     return True
 
 
-def received(answer: httpx.Response) -> tuple[str, str, str]:
+def with_reason(method: str, refused: _Answer, get: Callable[[], _Answer]) -> _Answer:
+    """Return a refusal with the server's reason. A response to HEAD has no body: the same refusal of
+    GET, which `get` asks for with the parameters REASON, has it."""
+    if method != "HEAD" or refused.status_code == 429 or refused.status_code >= 500:
+        return refused
+    again = get()
+    return refused if again.status_code < 300 else again
+
+
+def error_of(answer: httpx.Response) -> tuple[str, str, str]:
     """Return (code, message, request id) of an error response of any form. The body has been
     read."""
     try:

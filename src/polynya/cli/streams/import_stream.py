@@ -9,6 +9,7 @@ resumes. Offsets of every server sort as text; so do these values.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from struct import iter_unpack
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -17,13 +18,15 @@ import click
 
 from polynya.cli.remote.client import (
     JSON_TYPE,
+    REASON,
     Client,
+    error_of,
     is_json,
     new_stream_path,
     patiently,
-    received,
     server_option,
     stream_path,
+    with_reason,
 )
 from polynya.cli.terminal import exits, options, output
 from polynya.cli.terminal.complete import complete_stream
@@ -141,10 +144,8 @@ class ImportSource:
                 ) from None
             if answer.is_success:
                 return answer
-            if method == "HEAD":  # it has no body: the same refusal of GET says the reason
-                again = self._http.get(self.url, params={"offset": "now"})
-                answer = answer if again.is_success else again
-            raise _no(self.url, answer)
+            ask = partial(self._http.get, self.url, params=REASON)
+            raise _no(self.url, with_reason(method, answer, ask))
 
         return patiently(attempt, self.patience, exits.Unreachable, says=True)
 
@@ -311,7 +312,7 @@ def _name_of(url: str) -> str:
 
 
 def _no(url: str, answer: httpx.Response) -> exits.Ended:
-    code, message, _ = received(answer)
+    code, message, _ = error_of(answer)
     hint = "The source has no such stream." if answer.status_code in (404, 410) else ""
     kind = exits.Unreachable if answer.status_code in LATER else exits.Refused
     return kind(
