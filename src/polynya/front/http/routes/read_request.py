@@ -14,9 +14,9 @@ from polynya.base.offsets import parse_token
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.protocol.responses import NUMBERED_JSON
-from polynya.front.http.routes.pages import is_json_stream, json_form, wants_records
+from polynya.front.http.routes.pages import is_json_stream, wants_records
 from polynya.local.api import Page, Position, ReadQuery, StreamInfo
-from polynya.wire.headers import ENVELOPE, BadField, parse_event_id
+from polynya.wire.headers import BadField, parse_event_id
 from polynya.wire.times import parse_time_ms
 
 # the parameters that name a time
@@ -160,7 +160,8 @@ def placed(request: ReadRequest, info: StreamInfo) -> ReadRequest:
 
 def is_numbered(exchange: Exchange) -> bool:
     """Report whether a read names numbers of records, or asks for them."""
-    return not _NUMBERED.isdisjoint(exchange.query) or json_form(exchange) == ENVELOPE
+    query = exchange.query
+    return not _NUMBERED.isdisjoint(query) or query.get("record_view") == "envelope"
 
 
 def record_numbers(request: ReadRequest, page: Page) -> list[tuple[str, str]]:
