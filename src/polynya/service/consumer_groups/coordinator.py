@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeGuard
 
-from polynya.base.errors import NotLeader, PolynyaError, UpgradePending
+from polynya.base.errors import NotLeader, UpgradePending
 from polynya.base.futures import settle
 from polynya.base.levels import CONSUMER_PROTOCOL_LEVEL
 from polynya.base.limits import CONSUMER_GROUPS_MAX, OFFSETS_RETENTION_SECONDS
@@ -592,12 +592,3 @@ _HANDLERS: dict[type, Any] = {
     Drop: _drop,
     DropPartitionOffsets: _drop_offsets,
 }
-
-
-def error_of_fault(fault: PolynyaError) -> GroupError:
-    """Return the error of a call that failed: a client finds the coordinator again."""
-    return (
-        GroupError.NOT_COORDINATOR
-        if isinstance(fault, NotLeader)
-        else GroupError.COORDINATOR_NOT_AVAILABLE
-    )
