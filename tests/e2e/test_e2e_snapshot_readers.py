@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import statistics
 from pathlib import Path
 
 import httpx
@@ -170,6 +171,7 @@ def test_half_an_hour_of_publishes_beside_slow_readers(world: World, scale: floa
     third = len(seen.disk) // 3
     bodies = (SNAPSHOTS_SUPERSEDED_MAX + SNAPSHOTS_KEPT_MIN) * BODY_BYTES
     assert len(seen.bodies) * BODY_BYTES > 2 * bodies
-    assert max(seen.objects[-third:]) < 2 * bodies
-    assert max(seen.disk[-third:]) < 2 * bodies + 2 * JOURNAL_SEGMENT_BYTES
+    for found, more in ((seen.objects, 0), (seen.disk, 2 * JOURNAL_SEGMENT_BYTES)):
+        assert statistics.median(found[-third:]) < 1.5 * bodies + more
+        assert max(found[-third:]) < 2 * bodies + more  # packs go a moment later, under load more
     assert max(seen.memory[-third:]) < max(seen.memory[third:-third]) + 64 * MIB

@@ -640,24 +640,34 @@ def test_a_body_that_is_staged_for_an_evicted_stream_is_swept_when_nothing_names
     play(story)
 
 
+async def meet_eviction(world: World, meanwhile: Callable[[], Awaitable[None]]) -> None:
+    """Let something happen between the copy of the idle streams and their eviction, which it
+    prevents."""
+    await world.flusher.flush_now()
+    world.clock.ms += IDLE_MS
+    steps = world.evictor._steps
+    write = steps.write
+
+    async def slow(*arguments: Any) -> Any:
+        written = await write(*arguments)
+        await meanwhile()
+        return written
+
+    steps.write = slow  # type: ignore[method-assign]
+    assert await world.evictor.evict_due() == 0
+    assert not world.evicted
+
+
 def test_a_publish_between_the_copy_and_the_eviction_keeps_the_stream() -> None:
     async def story(world: World) -> None:
         await world.create(NOTED)
         await world.append(NOTED, b"one;")
         assert await publish(world, 0, b"at none") == Code.CREATED
-        await world.flusher.flush_now()
-        world.clock.ms += IDLE_MS
-        steps = world.evictor._steps
-        write = steps.write
 
-        async def slow(*arguments: Any) -> Any:
-            written = await write(*arguments)
+        async def published() -> None:
             assert await publish(world, 1, b"at one") == Code.CREATED
-            return written
 
-        steps.write = slow  # type: ignore[method-assign]
-        assert await world.evictor.evict_due() == 0
-        assert not world.evicted
+        await meet_eviction(world, published)
         assert await bodies(world) == {0: b"at none", 1: b"at one"}
 
     play(story)

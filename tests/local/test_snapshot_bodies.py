@@ -4,13 +4,22 @@ those of old snapshots are removed."""
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from polling import wait_for
-from test_eviction import BODIES, NOTED, bodies, collected, facts, noted, play, publish
+from test_eviction import (
+    BODIES,
+    NOTED,
+    bodies,
+    collected,
+    facts,
+    meet_eviction,
+    noted,
+    play,
+    publish,
+)
 from worlds.cold import FaultyStore
-from worlds.service import IDLE_MS, World
+from worlds.service import World
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import SNAPSHOT_GRACE_MS, SNAPSHOTS_KEPT_MIN
@@ -76,21 +85,13 @@ def test_attributes_set_between_the_copy_and_the_eviction_keep_the_stream() -> N
     async def story(world: World) -> None:
         await world.create(NOTED)
         await world.append(NOTED, b"one;")
-        await world.flusher.flush_now()
-        world.clock.ms += IDLE_MS
-        steps = world.evictor._steps
-        write = steps.write
 
-        async def slow(*arguments: Any) -> Any:
-            written = await write(*arguments)
+        async def changed() -> None:
             info = await facts(world)
             command = SetAttributes(NOTED, b'{"a":1}', world.clock.ms, info.uid, 0)
             assert (await world.send(command)).code in (Code.OK, Code.CREATED)
-            return written
 
-        steps.write = slow  # type: ignore[method-assign]
-        assert await world.evictor.evict_due() == 0
-        assert not world.evicted
+        await meet_eviction(world, changed)
         info = await facts(world)
         assert info.attributes is not None and info.attributes.value == b'{"a":1}'
 
