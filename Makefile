@@ -50,8 +50,8 @@ flakes: $(STAMPS)/dev  ## record this machine's flaky tests in tests/flakes.json
 test-times: $(CLASSES)  ## run the tests and list the 40 most expensive tests and files by CPU seconds; updates the recorded times and slow tests
 	@mkdir -p .build; $(SUITE) -m "not long" --costs=$(COSTS) $(ARGS); status=$$?; PYTHONPATH=tests $(PY) -m cpu_seconds $(COSTS) --keep && exit $$status
 
-long: $(CLASSES)  ## long tests outside CI, each with a shorter counterpart in CI; records the result in tests/long_result.json
-	$(TIERS).long $(ARGS)
+long: $(CLASSES)  ## long tests outside CI, each with a shorter counterpart in CI; keeps the results in tests/long_result.json (SECONDS=3600: a part, the oldest results first)
+	$(TIERS).long $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 hunt: $(STAMPS)/dev  ## search for defects with new seeds, without end or SECONDS=600; records failing seeds in tests/found_seeds.txt (ARGS="--only swarm,chaos")
 	$(TIERS).hunt $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -80,7 +80,7 @@ upgrade: $(STAMPS)/dev  ## rolling upgrade of three nodes from an older revision
 soak: evidence  ## the same as `make evidence`
 
 evidence: $(STAMPS)/dev  ## run long tests, simulation, chaos, soak, fuzzing, upgrades and mutations; write docs/reliability.md (DURATION=seconds, default two hours; ARGS="--only worlds,chaos --resume")
-	$(TIERS).long -q
+	$(TIERS).long
 	@PYTHONPATH=src $(PY) -m chaos.evidence --seconds $(or $(DURATION),7200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: $(STAMPS)/dev  ## benchmarks (BENCH=name ARGS=options for a single one)
