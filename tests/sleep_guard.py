@@ -1,4 +1,5 @@
-"""Pytest plugin: a test without a mark for processes fails if test code sleeps on a real clock.
+"""Pytest plugin: a test without a mark for processes fails if test code sleeps on a real clock, also
+by waiting in vain for a `threading.Event`.
 
 Product code may sleep, and so may `polling.py`. On a virtual loop (`sim/loop.py`) a sleep takes no
 time."""
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -27,8 +29,8 @@ ADVICE = (
 
 
 class SleepGuard:
-    """A guard that replaces `time.sleep` and `asyncio.sleep` while the process lives. It records
-    each call by code in the folder of tests, and fails that test."""
+    """A guard that replaces `time.sleep`, `asyncio.sleep` and `threading.Event.wait` while the
+    process lives. It records each call by code in the folder of tests, and fails that test."""
 
     def __init__(self, tests: Path = TESTS) -> None:
         self._tests = f"{tests}/"
@@ -36,8 +38,8 @@ class SleepGuard:
         self._calls: list[str] = []
 
     def install(self) -> Callable[[], None]:
-        """Patch both modules; return a function that undoes it."""
-        blocking, on_loop = time.sleep, asyncio.sleep
+        """Patch the modules; return a function that undoes it."""
+        blocking, on_loop, waiting = time.sleep, asyncio.sleep, threading.Event.wait
 
         @functools.wraps(blocking)
         def sleep(seconds: float) -> None:
@@ -52,10 +54,21 @@ class SleepGuard:
                 self._note("asyncio.sleep", delay, sys._getframe(1))
             return on_loop(delay, result)
 
-        time.sleep, asyncio.sleep = sleep, async_sleep
+        @functools.wraps(waiting)
+        def wait(event: threading.Event, timeout: float | None = None) -> bool:
+            happened = waiting(event, timeout)
+            if self._active and not happened and timeout and _is_main():
+                self._note("Event.wait", timeout, sys._getframe(1))
+            return happened
+
+        def patch(blocking: Any, on_loop: Any, waiting: Any) -> None:
+            time.sleep, asyncio.sleep = blocking, on_loop
+            threading.Event.wait = waiting  # type: ignore[method-assign]
+
+        patch(sleep, async_sleep, wait)
 
         def undo() -> None:
-            time.sleep, asyncio.sleep = blocking, on_loop
+            patch(blocking, on_loop, waiting)
 
         return undo
 
@@ -90,6 +103,11 @@ class SleepGuard:
         if self._calls:
             calls = ", ".join(dict.fromkeys(self._calls))
             pytest.fail(f"a test in this process slept on a real clock: {calls}; {ADVICE}", False)
+
+
+def _is_main() -> bool:
+    """Report whether a test waits here; a thread that it started may pause between two rounds."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def _is_virtual() -> bool:

@@ -63,6 +63,9 @@ def test_in_a_thread():
         each.start()
         each.join()
 
+def test_an_event_that_does_not_come():
+    threading.Event().wait(0.001)
+
 @pytest.fixture
 def slow():
     time.sleep(0.001)
@@ -82,6 +85,13 @@ def test_no_time():
     time.sleep(0)
     asyncio.run(asyncio.sleep(0))
 
+def test_an_event_that_comes():
+    event = threading.Event()
+    thread = threading.Thread(target=event.set)
+    thread.start()
+    assert event.wait(60) and not threading.Event().wait(0)
+    thread.join()
+
 def test_polling():
     found = iter([0, 1, 0, 1])
     wait_until(lambda: next(found), what="one", pause=0.001)
@@ -96,7 +106,7 @@ def test_of_processes():
 @pytest.mark.process
 def test_a_real_sleep_fails_its_test(tmp_path: Path) -> None:
     code, said = run(tmp_path, test_sleeps=SLEEPS)
-    assert code == 1 and "4 failed, 4 passed, 1 error" in said, said
+    assert code == 1 and "5 failed, 5 passed, 1 error" in said, said
     assert "test_sleeps.py:8: time.sleep(0.001); wait for what is to happen: an event" in said
     failures = said.partition("short test summary")[0]  # which in CI repeats them whole
     assert failures.count("asyncio.sleep(0.001); wait for") == 2

@@ -203,6 +203,7 @@ def test_no_test_in_this_process_bounds_elapsed_time() -> None:
         "began = perf_counter()\n    passed = perf_counter() - began\n    assert 1 >= passed",
         "times = []\n    times.append(process_time() - 1)\n    assert max(times) < 2, times",
         "assert took() <= 3\n\n\ndef took():\n    return time.monotonic_ns() - BEGAN",
+        "async def story():\n        assert loop.time() - BEGAN < 2\n    asyncio.run(story())",
     ],
 )
 def test_a_bound_on_elapsed_time_is_found(code: str) -> None:
@@ -216,5 +217,7 @@ def test_other_asserts_about_time_are_none() -> None:
         "def test_it():\n    began = time.monotonic()\n    assert time.monotonic() - began > 1\n"
     )
     assert not list(bounds(lower))
+    virtual = "def test_it():\n    assert loop.time() < 2\n    run_simulated(story())\n"
+    assert not list(bounds(f"{virtual}\n\ndef test_other():\n    asyncio.run(story())\n"))
     assert not list(bounds(f"@pytest.mark.process\n{lower.replace('>', '<')}"))
     assert list(bounds(f"@pytest.mark.long\n{lower.replace('>', '<')}"))

@@ -221,6 +221,7 @@ def _add_many(folder: str, process: int) -> None:
         tokens.add(Wanted(name=f"{process}-{number}", scopes=["read"]), NOW)
 
 
+@pytest.mark.process
 def test_writers_of_several_processes_lose_nothing(tmp_path: Path) -> None:
     write_at_once(_add_many, tmp_path)
     assert len(json.loads((tmp_path / "access" / "tokens.json").read_bytes())["tokens"]) == 30

@@ -59,6 +59,7 @@ def _write(folder: str, process: int) -> None:
         )
 
 
+@pytest.mark.process
 def test_writers_of_several_processes_lose_nothing(tmp_path: Path) -> None:
     write_at_once(_write, tmp_path)
     assert len({line["target"] for line in lines(tmp_path)}) == 150

@@ -2,8 +2,9 @@
 
 The tests of processes wait more than they compute. The gate computes, and its tests measure no time:
 it runs beside them at a low priority and takes what they leave. Its output is kept in
-`.build/gate.txt` and printed at the end; the last lines say how each tier ended. A test of processes
-that failed is repeated when the gate has ended, so with nothing beside it.
+`.build/gate.txt` and printed when both have ended; the last lines name the flaky tests and say how
+each tier ended. A test of processes that failed is repeated when the gate has ended, so with nothing
+beside it.
 
 The gate leads a session: Linux shares the cores among sessions first (sched(7), autogroup), and the
 nodes of the tests lead theirs. So the session has the priority, and is ended as a whole.
@@ -64,6 +65,11 @@ class Gate:
         self._watch.join()
         return code
 
+    def tell(self) -> None:
+        """Print its output when it has ended."""
+        failed = bool(self.wait())
+        print(f"\nGATE ({OUTPUT}):\n{told(OUTPUT.read_text(errors='replace'), failed=failed)}\n")
+
     def _tell_failure(self) -> None:
         """Say at once that it failed: who waits may stop the rest."""
         if self._process.wait():
@@ -80,11 +86,8 @@ def told(text: str, *, failed: bool) -> str:
 def main() -> int:
     command, *arguments = sys.argv[1:]
     with Gate(shlex.split(command)) as gate:
-        status = processes.run(arguments, gate.wait)
+        status = processes.run(arguments, gate.wait, gate.tell)
         gate_status = gate.wait()
-    print(
-        f"\nGATE ({OUTPUT}):\n{told(OUTPUT.read_text(errors='replace'), failed=bool(gate_status))}"
-    )
     for name, code in (("gate", gate_status), ("processes", status)):
         print(f"{name}: {f'FAILED ({code})' if code else 'passed'}", flush=True)
     return 1 if gate_status or status else 0

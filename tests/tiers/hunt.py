@@ -26,7 +26,7 @@ WORLDS = (
     "members", "leased", "switched", "diskless", "coordinated", "transactions",
     "compacted", "together", "reduced",
 )  # fmt: skip
-FUZZERS = ("http", "cluster", "admin", "kafka", "peers", "stored", "text", "words")
+FUZZERS = ("http", "http2", "cluster", "admin", "kafka", "peers", "stored", "text", "words")
 FUZZ_SECONDS = 30
 CHAOS_SECONDS = 120
 TAIL_LINES = 60  # of the output of a failed seed that are printed

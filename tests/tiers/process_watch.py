@@ -2,18 +2,19 @@
 a fixture that it uses, starts a process, and only then.
 
 So no test is moved there because it is slow or fails by chance. An audit hook counts the starts of
-processes. What serves from a process that runs already (a warm fork, a shared JVM) says so by
-`note_process`.
+processes; `multiprocessing` starts its own without an event, so its call is wrapped. What serves
+from a process that runs already (a warm fork, a shared JVM) says so by `note_process`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from multiprocessing import util
 from typing import Any
 
 import pytest
-from tiers.process_starts import EVENT
+from tiers.process_starts import EVENT, note_process
 
 MARKS = frozenset({"process", "spark", "conformance"})
 STARTS = frozenset(
@@ -36,6 +37,13 @@ class ProcessWatch:
         self._skipped = False
         self._starting: set[int] = set()  # fixture definitions, which live to the end
         sys.addaudithook(self._on_event)
+        spawn = util.spawnv_passfds
+
+        def noted(*arguments: Any) -> int:
+            note_process()
+            return spawn(*arguments)
+
+        util.spawnv_passfds = noted
 
     def _on_event(self, event: str, details: tuple[Any, ...]) -> None:
         if event in STARTS:

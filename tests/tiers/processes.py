@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ EXPRESSION = "(process or spark or conformance) and not long"
 REPEATS_MAX = 3
 REPORT = Path(".build/processes-outcome.json")
 AGAIN = Path(".build/repeated-outcome.json")
-TESTS_FAILED = 1  # pytest's exit code
+TAKE_VALUES = {"-k", "-m", "-n", "-p"}  # options of pytest whose value is the next argument
 # a worker waits two thirds of its time: for a process to start, a leader to be missed, a client's
 # poll
 WORKERS_PER_CORE = 2
@@ -88,6 +89,15 @@ class Repeat:
         return status == 0 and read_outcome(AGAIN).passed == len(tests)
 
 
+def without_tests(arguments: list[str]) -> list[str]:
+    """Return the options among arguments of pytest, with their values."""
+    return [
+        each
+        for before, each in pairwise(["", *arguments])
+        if before in TAKE_VALUES or not Path(each.partition("::")[0]).exists()
+    ]
+
+
 def run_pytest(report: Path, arguments: list[str]) -> int:
     """Run pytest in a process of its own; return its exit code."""
     command = [sys.executable, "-m", "pytest", f"--outcome={report}", *arguments]
@@ -121,18 +131,24 @@ def tell(outcome: Outcome, verdict: Verdict) -> None:
     print(f"{passed} passed, {failed} failed, {outcome.skipped} skipped", flush=True)
 
 
-def run(arguments: list[str], wait_alone: Callable[[], object] = lambda: None) -> int:
-    """Run the tier with these arguments of pytest; return the exit code."""
+def run(
+    arguments: list[str],
+    wait_alone: Callable[[], object] = lambda: None,
+    tell_before: Callable[[], object] = lambda: None,
+) -> int:
+    """Run the tier with these arguments of pytest; return the exit code. `tell_before` prints what
+    is to stand above the last lines."""
     REPORT.unlink(missing_ok=True)
     count = (os.cpu_count() or 1) * WORKERS_PER_CORE
     workers = ["-n", str(count), "--dist", "loadfile", "--no-loadscope-reorder"]
     status = run_pytest(REPORT, [*workers, OPTION, "-m", EXPRESSION, *arguments])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not REPORT.exists():
+        tell_before()
         return status or 1
     outcome = read_outcome(REPORT)
     entries = read_entries(FILE.read_text()) if FILE.exists() else []
-    options = [each for each in arguments if each.startswith("-")]
-    verdict = judge(outcome, frozenset(each.test for each in entries), Repeat(options, wait_alone))
+    repeat = Repeat(without_tests(arguments), wait_alone)
+    verdict = judge(outcome, frozenset(each.test for each in entries), repeat)
     found = [
         Flake(test, commit(), unit.first.line, unit.first.text)
         for unit in verdict.flaky
@@ -140,6 +156,7 @@ def run(arguments: list[str], wait_alone: Callable[[], object] = lambda: None) -
     ]
     if found:
         write_flakes(LOCAL, [*read_flakes(LOCAL), *found])
+    tell_before()
     tell(outcome, verdict)
     unexplained = status and not outcome.failures
     return 1 if verdict.failed or unexplained else 0

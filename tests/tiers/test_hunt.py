@@ -7,10 +7,12 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from fuzz import run as fuzz_run
+from sim.chaos import Episode
 from sim.run import KINDS as EPISODES
 from sim.swarm import SwarmEpisode
 from tiers.found_seeds import FILE, FoundSeed, append_seed, read_seeds
-from tiers.hunt import KINDS, WORLDS, Hunt, turns
+from tiers.hunt import FUZZERS, KINDS, WORLDS, Hunt, turns
 from tiers.planted import run_python
 
 DEFECT = "log time is the node's own"
@@ -21,7 +23,7 @@ with mutated({DEFECT!r}):
     sys.exit(main())
 """
 FIXED = [each for each in read_seeds(FILE.read_text()) if each.state == "fixed"]
-IN_GATE = {"swarm": SwarmEpisode, **EPISODES}
+IN_GATE = {"plain": Episode, "swarm": SwarmEpisode, **EPISODES}
 
 
 def test_kinds_take_turns_and_no_seed_of_a_kind_comes_twice() -> None:
@@ -81,8 +83,9 @@ def test_a_line_that_is_none_is_refused(line: str) -> None:
         read_seeds(line)
 
 
-def test_every_world_is_hunted() -> None:
-    assert {*WORLDS} == {"plain", *IN_GATE}
+def test_every_world_and_fuzzer_is_hunted() -> None:
+    assert {*WORLDS} == IN_GATE.keys()
+    assert {*FUZZERS} == fuzz_run.FUZZERS.keys()
     assert {each.kind for each in read_seeds(FILE.read_text())} <= KINDS.keys()
 
 

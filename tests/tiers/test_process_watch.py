@@ -28,6 +28,12 @@ def test_starts_unmarked():
 def test_starts_marked():
     {START}
 
+def test_spawns_unmarked():
+    import multiprocessing
+    process = multiprocessing.get_context("spawn").Process(target=print)
+    process.start()
+    process.join()
+
 @pytest.mark.process
 def test_quiet_marked():
     pass
@@ -54,6 +60,7 @@ def test_of_a_running_process():
 """
 EXPECTED = {
     "test_starts_unmarked": "this test starts a process: give it the mark `process`",
+    "test_spawns_unmarked": "this test starts a process: give it the mark `process`",
     "test_quiet_marked": "this test starts no process: take its mark away",
     "test_third_of_a_shared_server_unmarked": (
         "this test starts a process: give it the mark `process`"
@@ -64,7 +71,7 @@ EXPECTED = {
 def test_marks_are_checked_against_what_tests_and_fixtures_start(tmp_path: Path) -> None:
     plant(tmp_path, TESTS)
     done = run_python(tmp_path, "-m", "pytest", "-q", "-rE", "-p", "no:cacheprovider")
-    assert "8 passed, 1 skipped, 3 errors" in done.stdout, done.stdout
+    assert "9 passed, 1 skipped, 4 errors" in done.stdout, done.stdout
     for test, complaint in EXPECTED.items():
         assert f"ERROR test_planted.py::{test} - {complaint}" in done.stdout, done.stdout
     assert "mark `process` (subprocess.Popen ['" in done.stdout, "the command is named"

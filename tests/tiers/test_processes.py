@@ -9,7 +9,7 @@ import pytest
 from tiers.flakes import LOCAL, read_flakes
 from tiers.outcome import Failure, Outcome
 from tiers.planted import START, plant, run_python
-from tiers.processes import Verdict, judge, units_of
+from tiers.processes import Verdict, judge, units_of, without_tests
 
 FLAKY = f"""
 from pathlib import Path
@@ -80,6 +80,11 @@ def test_a_failure_in_quarantine_decides_nothing() -> None:
     assert not verdict.failed
 
 
+def test_options_are_repeated_with_their_values_and_without_the_tests() -> None:
+    here = f"{__file__}::test_x[tests]"
+    assert without_tests(["-q", "-k", __file__, here, "--pdb"]) == ["-q", "-k", __file__, "--pdb"]
+
+
 @pytest.mark.process
 def test_a_flaky_test_of_processes_is_repeated_reported_and_passes(tmp_path: Path) -> None:
     plant(
@@ -88,7 +93,7 @@ def test_a_flaky_test_of_processes_is_repeated_reported_and_passes(tmp_path: Pat
         f"@pytest.mark.process\ndef test_sound():\n    {START}\n"
         "def test_of_the_other_tier():\n    raise AssertionError\n",
     )
-    done = run_python(tmp_path, "-m", "tiers.processes", "-q")
+    done = run_python(tmp_path, "-m", "tiers.processes", "-q", "-k", "flaky or sound", ".")
     assert done.returncode == 0, done.stdout + done.stderr
     *_, flaky, advice, last = done.stdout.splitlines()
     assert flaky == (
