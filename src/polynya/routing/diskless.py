@@ -18,13 +18,13 @@ import msgspec
 
 from polynya.base.errors import Unavailable
 from polynya.base.limits import DISKLESS_BYTES_PER_CORE, DISKLESS_NAMES_MAX
+from polynya.local.waiting import size_of
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.replies import Code, Done, Reply
 
 SETTLE_SECONDS = 0.05  # after the first refusal; later ones are refused within it
 TURNS_MAX = 8  # of one append: a profile that changes so often is somebody's mistake
-WAITING_COST = 512  # assumed bytes of a waiting append, besides its payload
 _WRONG = int(Code.WRONG_PROFILE)
 Packable = Append | Produce
 Propose = Callable[[int, Command, Done], None]
@@ -210,7 +210,7 @@ class DisklessRoutes:
         return known
 
     def _hold(self, waiting: list[_Waiting], group: int, command: Packable, done: Done) -> None:
-        size = _size(command)
+        size = size_of(command.batch)
         if self._held_bytes + size > DISKLESS_BYTES_PER_CORE:
             done(Unavailable("too many appends wait for the profile of their stream; retry"))
             return
@@ -218,7 +218,7 @@ class DisklessRoutes:
         waiting.append(_Waiting(group, command, done))
 
     def _release(self, each: _Waiting) -> None:
-        self._held_bytes -= _size(each.command)
+        self._held_bytes -= size_of(each.command.batch)
 
 
 def _retry(done: Done) -> _Retry | None:
@@ -226,7 +226,3 @@ def _retry(done: Done) -> _Retry | None:
     if not isinstance(done, _Retry):
         return _Retry(done, 1)
     return None if done.turns == TURNS_MAX else _Retry(done.done, done.turns + 1)
-
-
-def _size(command: Packable) -> int:
-    return WAITING_COST + (0 if command.batch is None else len(command.batch.payload))
