@@ -171,7 +171,7 @@ class Moves(Episode):
             node.kill(power=0.0)
         node.gone = True
         successor = world.add_node()
-        self.note(f"node {node.number} is lost for good, node {successor.number} is its successor")
+        self.note(f"node {node.number} is lost for good, node {successor.number} is its heir")
         for group in range(GROUPS + 1):
             if node.number in world.map.goals[group]:
                 world.move(group, node, successor)

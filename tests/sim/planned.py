@@ -350,7 +350,7 @@ class Planned(Moves):
         node.gone = True
         self.note(
             f"node {node.number} is lost for good, node {world.come(replaces=node.number).number} "
-            "is its successor"
+            "is its heir"
         )
 
 
