@@ -173,7 +173,7 @@ def run_spark(runner: Any, folder: str, ranges: list[Range]) -> JobOutcome:
     """The product's pipeline: samples, tasks on Spark, Iceberg and Delta."""
     coordinator = OneJob(folder, ranges)
     return run_job(
-        coordinator.plan("bench"), coordinator, runner, LocalBlobs(folder), lambda step, told: None
+        coordinator.plan("bench"), coordinator, runner, LocalBlobs(folder), lambda step, text: None
     )
 
 

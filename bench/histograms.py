@@ -198,20 +198,20 @@ def main() -> None:
     parser.add_argument("--slices", type=int, default=20)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="histograms-") as folder:
-        place = Path(folder)
-        (place / "without").mkdir()
+        root = Path(folder)
+        (root / "without").mkdir()
         here = Path(polynya.__file__).parent.parent
-        trees = {"with": here, "without": without_histograms(place / "without")}
+        trees = {"with": here, "without": without_histograms(root / "without")}
         ratios = []
         for number in range(options.rounds):
             order = dict(list(trees.items())[:: 1 if number % 2 == 0 else -1])
-            with pair(order, place / f"round-{number}") as nodes:
+            with pair(order, root / f"round-{number}") as nodes:
                 found = measured(nodes, options.appends, options.slices)
             ratios.append(found["with"] / found["without"])
-            told = {name: round(value, 2) for name, value in found.items()} | {
+            rounded = {name: round(value, 2) for name, value in found.items()} | {
                 "ratio": round(ratios[-1], 4)
             }
-            print(f"round {number + 1}: {json.dumps(told)}", flush=True)
+            print(f"round {number + 1}: {json.dumps(rounded)}", flush=True)
     spread = f"{min(ratios):.4f} to {max(ratios):.4f}"
     print(f"ratio {statistics.median(ratios):.4f} ({spread}); load {os.getloadavg()[0]:.1f}")
 

@@ -83,7 +83,7 @@ async def fill(folder: Path, streams: int) -> dict[str, float]:
     flusher = Flusher(engine.groups, store, FlushSettings(), "bench")
     before, found = rss(), dict[str, float]()
 
-    def told(what: str, name: str = "") -> None:
+    def report(what: str, name: str = "") -> None:
         each = (rss() - before) / streams
         if name:
             found[name] = each
@@ -96,7 +96,7 @@ async def fill(folder: Path, streams: int) -> dict[str, float]:
     )
     for _ in range(0, streams, 10_000):
         await propose_all(engine, list(islice(creates, 10_000)))
-    told("created", "empty stream")
+    report("created", "empty stream")
     batch = Batch(Encoding.JSON, 1, PAYLOAD, crc32c(PAYLOAD))
     for begin in range(0, streams, 10_000):
         numbers = range(begin, min(begin + 10_000, streams))
@@ -107,17 +107,17 @@ async def fill(folder: Path, streams: int) -> dict[str, float]:
                 for n in numbers
             ],
         )
-    told("with one record from a producer, hot", "one record in memory")
+    report("with one record from a producer, hot", "one record in memory")
     await snapshots(engine, "first snapshots, records hot")
     await engine.core.drain()
     shutil.copytree(folder / "core-0", folder / "hot" / "core-0")
     begin_s = perf_counter()
     await flusher.flush_now("")
-    told(f"the same, in packs ({perf_counter() - begin_s:.1f} s of flushing)", "flushed")
+    report(f"the same, in packs ({perf_counter() - begin_s:.1f} s of flushing)", "flushed")
     await snapshots(engine, "snapshots, records in packs")
     await engine.core.drain()
     shutil.copytree(folder / "core-0", folder / "packs" / "core-0")
-    await evicted(engine, store, told)
+    await evicted(engine, store, report)
     await engine.core.drain()
     shutil.copytree(folder / "core-0", folder / "evicted" / "core-0")
     await returned(engine, streams)
@@ -134,7 +134,7 @@ async def fill(folder: Path, streams: int) -> dict[str, float]:
 
 
 async def evicted(
-    engine: CoreRuntime, store: ObjectStore, told: Callable[[str, str], None]
+    engine: CoreRuntime, store: ObjectStore, report: Callable[[str, str], None]
 ) -> None:
     """All streams leave the memory."""
     evictor = Evictor(
@@ -144,9 +144,9 @@ async def evicted(
     begin, cpu = perf_counter(), process_time()
     gone = await evictor.evict_due()
     elapsed, cpu = perf_counter() - begin, process_time() - cpu
-    told(f"evicted ({elapsed:.1f} s, {cpu / gone * 1e6:.0f} us of CPU a stream)", "")
+    report(f"evicted ({elapsed:.1f} s, {cpu / gone * 1e6:.0f} us of CPU a stream)", "")
     await snapshots(engine, "snapshots, all evicted")
-    told("the same, with snapshots that say so", "evicted")
+    report("the same, with snapshots that say so", "evicted")
 
 
 async def returned(engine: CoreRuntime, streams: int) -> None:

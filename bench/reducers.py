@@ -49,10 +49,10 @@ def rust(folder: Path) -> bytes:
 
 
 def assemblyscript(folder: Path) -> bytes:
-    place = shutil.copytree(SDK / "assemblyscript", folder / "assemblyscript")
-    subprocess.run(["npm", "install", "--no-audit", "--silent"], cwd=place, check=True)
-    subprocess.run(["npm", "run", "--silent", "build"], cwd=place, check=True)
-    return (place / "build" / "cart.wasm").read_bytes()
+    project = shutil.copytree(SDK / "assemblyscript", folder / "assemblyscript")
+    subprocess.run(["npm", "install", "--no-audit", "--silent"], cwd=project, check=True)
+    subprocess.run(["npm", "run", "--silent", "build"], cwd=project, check=True)
+    return (project / "build" / "cart.wasm").read_bytes()
 
 
 LANGUAGES = {"rust": rust, "as": assemblyscript}

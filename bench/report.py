@@ -124,11 +124,11 @@ class Scenario(NamedTuple):
         ]
         if not pairs:
             return f"Goal: {self.goal}."
-        told = ", ".join(format(value, ",.0f" if value >= 100 else ".3g") for _, value in pairs)
+        measured = ", ".join(format(value, ",.0f" if value >= 100 else ".3g") for _, value in pairs)
         if not all(check.holds(value) for check, value in pairs):
-            return f"Goal: {self.goal}; not reached ({told})."
+            return f"Goal: {self.goal}; not reached ({measured})."
         unknown = "" if len(pairs) == len(values) else ", as far as it was measured"
-        return f"Goal: {self.goal}; reached{unknown} ({told})."
+        return f"Goal: {self.goal}; reached{unknown} ({measured})."
 
 
 SCENARIOS = (

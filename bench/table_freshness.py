@@ -72,8 +72,8 @@ class Probes:
 
 def rows_of(text: str) -> list[list[str]]:
     """Return the rows of an SQL answer."""
-    told = json.loads(text)
-    return [list(row.values()) if isinstance(row, dict) else row for row in told["rows"]]
+    answer = json.loads(text)
+    return [list(row.values()) if isinstance(row, dict) else row for row in answer["rows"]]
 
 
 def trickle(node: LakeNode, streams: list[str], interval: float, over: threading.Event) -> None:

@@ -40,8 +40,8 @@ def create(node: LakeNode, folder: Path) -> None:
 
 
 def is_done(node: LakeNode, job: int) -> bool:
-    told = node.table(NAME)
-    return told["job"] > job and told["records_behind"] == 0
+    table = node.table(NAME)
+    return table["job"] > job and table["records_behind"] == 0
 
 
 def main() -> None:

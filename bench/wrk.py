@@ -24,12 +24,12 @@ from bench.mixed import put
 from polynya.base.names import group_of
 
 LUA = """
-local places = {%(places)s}
+local ports = {%(ports)s}
 local streams = {%(streams)s}
 local count = 0
 function setup(thread)
   count = count + 1
-  thread.addr = wrk.lookup("127.0.0.1", places[(count - 1) %% #places + 1])[1]
+  thread.addr = wrk.lookup("127.0.0.1", ports[(count - 1) %% #ports + 1])[1]
   thread:set("mine", (count - 1) %% #streams + 1)
 end
 function init(args)
@@ -59,7 +59,7 @@ def script(cluster: Cluster, through: str, names: list[str]) -> str:
             for number in (1, 2, 3)
         ]
     texts = ["{" + ", ".join(f'"{name}"' for name in listed) + "}" for listed in lists]
-    return LUA % {"places": ", ".join(f'"{port}"' for port in ports), "streams": ", ".join(texts)}
+    return LUA % {"ports": ", ".join(f'"{port}"' for port in ports), "streams": ", ".join(texts)}
 
 
 def run_once(through: str, arguments: argparse.Namespace) -> Figures:

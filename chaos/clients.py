@@ -356,8 +356,8 @@ class Clients:
                 if name == "data":
                     records += json.loads(data)
                 elif name == "control":
-                    told = json.loads(data)
-                    if told.get("upToDate") and is_first:  # the opening is linearizable
+                    control = json.loads(data)
+                    if control.get("upToDate") and is_first:  # the opening is linearizable
                         is_first = False
                         self.history.reads.append(
                             Read(tail.stream, node, began, self.now(), begin, [], whole=False)
@@ -367,13 +367,13 @@ class Clients:
                             node,
                             began,
                             self.now(),
-                            _number(told["streamNextOffset"]),
+                            _number(control["streamNextOffset"]),
                             [],
                         )
                     tail.pieces.append(
-                        Piece(node, begin, records, _number(told["streamNextOffset"]))
+                        Piece(node, begin, records, _number(control["streamNextOffset"]))
                     )
-                    begin, records = _number(told["streamNextOffset"]), []
+                    begin, records = _number(control["streamNextOffset"]), []
 
     async def _polls(self, tail: Tail, node: int, connection: Connection) -> None:
         for _ in range(20):
@@ -445,7 +445,7 @@ def _position(answer: Answer) -> int | None:
 
 
 def _reached(tail: Tail) -> int:
-    return tail.pieces[-1].told if tail.pieces else 0
+    return tail.pieces[-1].resume_at if tail.pieces else 0
 
 
 def _parsed(event: str) -> tuple[str, str]:

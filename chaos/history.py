@@ -54,7 +54,7 @@ class Piece(msgspec.Struct):
     node: int
     begin: int
     records: list[str]
-    told: int
+    resume_at: int
 
 
 class Tail(msgspec.Struct):
@@ -246,12 +246,12 @@ def _check_tail(tail: Tail, final: list[str]) -> Iterator[str]:
                 f"{piece.begin} on, where "
                 f"{_shown(final[piece.begin : position])} is"
             )
-        if piece.told != position:
+        if piece.resume_at != position:
             yield (
-                f"bookmark: node {piece.node} told tail {tail.name} to go on at {piece.told}, and "
-                f"it had got as far as {position}"
+                f"bookmark: node {piece.node} told tail {tail.name} to go on at "
+                f"{piece.resume_at}, and it had got as far as {position}"
             )
-            position = piece.told
+            position = piece.resume_at
     if position < len(final):
         yield f"unseen: tail {tail.name} got {position} of {len(final)} records"
 
@@ -274,9 +274,9 @@ def _check_halves(
             yield f"half: a read on node {read.node} ended at {read.end}, inside an append"
     for tail in tails:
         for piece in tail.pieces:
-            if piece.told not in ends and len(piece.records) < PAGE_RECORDS:
+            if piece.resume_at not in ends and len(piece.records) < PAGE_RECORDS:
                 yield (
-                    f"half: node {piece.node} told tail {tail.name} to go on at {piece.told}, "
+                    f"half: node {piece.node} told tail {tail.name} to go on at {piece.resume_at}, "
                     "inside an append"
                 )
 

@@ -213,7 +213,7 @@ class KafkaClients:
 
     def _reached(self) -> list[int]:
         """Return how far the reader is in each partition."""
-        return [each.pieces[-1].told if each.pieces else 0 for each in self.history.tails]
+        return [each.pieces[-1].resume_at if each.pieces else 0 for each in self.history.tails]
 
     @staticmethod
     def served(client: Any, seconds: float) -> Any:

@@ -466,14 +466,14 @@ def odd_of(log: str) -> list[str]:
     for at, line in enumerate(lines):
         if not _ODD.search(line):
             continue
-        told = line
+        text = line
         if "Traceback" in line:
             block = list(itertools.takewhile(lambda one: one.startswith(" "), lines[at + 1 :]))
             end = lines[at + 1 + len(block) : at + 2 + len(block)]
             addresses = [one.strip() for one in block if one.lstrip().startswith("File ")]
-            told = " | ".join([line, *addresses[-1:], *end])
-        if not _EXPLAINED.search(told):
-            odd.append(told)
+            text = " | ".join([line, *addresses[-1:], *end])
+        if not _EXPLAINED.search(text):
+            odd.append(text)
     return odd
 
 

@@ -282,17 +282,17 @@ def _upgrades(results: Results) -> str:
     return "### Upgrades\n\n" + "\n\n".join(parts) + "\n"
 
 
-def _simulation(told: Simulation, results: Results) -> str:
-    failed = _failures({"swarm": told}, results).replace("0 failed", "none failed")
-    rows = "\n".join(f"| {name} | {count:,} |" for name, count in told.faults.items() if count)
+def _simulation(swarm: Simulation, results: Results) -> str:
+    failed = _failures({"swarm": swarm}, results).replace("0 failed", "none failed")
+    rows = "\n".join(f"| {name} | {count:,} |" for name, count in swarm.faults.items() if count)
     return (
-        f"### Simulation\n\n{told.seeds:,} seeds from {told.first_seed} on, {failed}. "
-        f"The run covered {told.simulated_hours:.1f} simulated hours in "
-        f"{told.seconds / 60:.0f} minutes, with {told.events:,} events, "
-        f"{told.messages:,} messages and {told.terms:,} terms. "
-        f"Clients got {told.acknowledged:,} appends acknowledged and {told.unknown:,} with an "
-        f"unknown outcome. They read whole streams {told.reads:,} times and received "
-        f"{told.tailed:,} records from live tails.\n\n"
+        f"### Simulation\n\n{swarm.seeds:,} seeds from {swarm.first_seed} on, {failed}. "
+        f"The run covered {swarm.simulated_hours:.1f} simulated hours in "
+        f"{swarm.seconds / 60:.0f} minutes, with {swarm.events:,} events, "
+        f"{swarm.messages:,} messages and {swarm.terms:,} terms. "
+        f"Clients got {swarm.acknowledged:,} appends acknowledged and {swarm.unknown:,} with an "
+        f"unknown outcome. They read whole streams {swarm.reads:,} times and received "
+        f"{swarm.tailed:,} records from live tails.\n\n"
         f"| event | count |\n|---|---|\n{rows}\n"
     )
 

@@ -269,14 +269,14 @@ class _Checker:
         owner = self.owner.get((stream, value))
         if owner is None:
             return
-        place = f"{who} got {value} at {offset} of {stream}"
+        read = f"{who} got {value} at {offset} of {stream}"
         end = owner.end
         if end is None or end.began > at:
-            yield f"B: {place}, and {owner.name} was open"
+            yield f"B: {read}, and {owner.name} was open"
         elif end.kind == ABORT:
-            yield f"B: {place}, and {owner.name} was aborted by its client"
+            yield f"B: {read}, and {owner.name} was aborted by its client"
         elif end.outcome == FAIL:
-            yield f"B: {place}, and the commit of {owner.name} was refused: {end.error}"
+            yield f"B: {read}, and the commit of {owner.name} was refused: {end.error}"
 
     def _different(self, poll: Poll, who: str) -> Iterator[str]:
         records = self.final.records[poll.stream]
@@ -293,7 +293,7 @@ class _Checker:
     def order(self) -> Iterator[str]:
         """D: each offset has one value at all times, each value one offset."""
         at: dict[tuple[str, int], str] = {}
-        places: dict[tuple[str, str], int] = {}
+        offsets: dict[tuple[str, str], int] = {}
         polls = [(poll.stream, poll.records) for poll in self.history.polls]
         for stream, records in (*self.final.records.items(), *polls):
             last = -1
@@ -303,8 +303,8 @@ class _Checker:
                 last = offset
                 if at.setdefault((stream, offset), value) != value:
                     yield f"D: {offset} of {stream} has {value}, and had {at[stream, offset]}"
-                if places.setdefault((stream, value), offset) != offset:
-                    yield (f"D: {value} of {stream} is at {offset} and at {places[stream, value]}")
+                if offsets.setdefault((stream, value), offset) != offset:
+                    yield (f"D: {value} of {stream} is at {offset} and at {offsets[stream, value]}")
 
     def fences(self) -> Iterator[str]:
         """E: of the instances of an id, the older ones stop at the fence, the newest goes on."""
@@ -585,5 +585,5 @@ def _differing(one: list[tuple[int, str]], other: list[tuple[int, str]]) -> str:
 
 
 def _shown(pairs: list[tuple[str, str]] | list[tuple[int, str]]) -> str:
-    text = ", ".join(f"{value} ({place})" for place, value in pairs[:3])
+    text = ", ".join(f"{value} ({key})" for key, value in pairs[:3])
     return f"[{text}{', …' if len(pairs) > 3 else ''}]"

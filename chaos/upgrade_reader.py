@@ -31,13 +31,15 @@ class UpgradeReader:
     async def _add(self, release: Release) -> None:
         node = await self._nodes.cluster.join(reader=True)
         self.number, node.source, number = node.number, release.source, str(node.number)
-        places = (
+        addresses = (
             "--peer",
             self._nodes.cluster.peer_of(node.number),
             "--http",
             self._nodes.cluster.http_of(node.number),
         )
-        await self._nodes.retry(release, 1, "cluster", "add", "--reader", "--id", number, *places)
+        await self._nodes.retry(
+            release, 1, "cluster", "add", "--reader", "--id", number, *addresses
+        )
         node.start()
         await self._nodes.well(f"node {number}, a read replica of the {release.name} release")
         await self._answers()

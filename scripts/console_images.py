@@ -27,7 +27,7 @@ class Shot(NamedTuple):
     """An image: the page, a condition that it waits for, an act whose dialog it shows, and the
     selector of a button to press."""
 
-    place: str
+    route: str
     ready: str
     act: str = ""
     click: str = ""
@@ -62,7 +62,7 @@ def shoot(page: Page, name: str) -> None:
     """Write one image."""
     shot = SHOTS[name]
     page.size(shot.width, shot.height, dark=shot.dark, mobile=shot.width < 500)
-    page.run(f"location.hash = {json.dumps(f'#/{shot.place}')}")
+    page.run(f"location.hash = {json.dumps(f'#/{shot.route}')}")
     page.wait("document.querySelector('#title') !== null")
     page.wait(shot.ready)
     if shot.act:

@@ -409,9 +409,9 @@ def tags_read(message: Message, shape: Shape) -> Iterator[str]:
     yield f"{indent}tags, at = p.tags(data, at)"
     yield f"{indent}for _ in range(tags):"
     yield f"{indent}    number, at, end = p.tag(data, at)"
-    for place, each in enumerate(known):
+    for number, each in enumerate(known):
         test = f"number == {each.tag}{since(message, each)}"
-        yield f"{indent}    {'el' if place else ''}if {test}:"
+        yield f"{indent}    {'el' if number else ''}if {test}:"
         if each.is_fixed:
             yield f'{indent}        (it.{each.name},) = unpack_from(">{FIXED[each.type]}", data, at)'
         else:

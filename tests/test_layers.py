@@ -35,7 +35,7 @@ ROOMS = {  # room: the rooms that it may import
     "recovery": "backup base cluster config engine files objectstore replica stream system wal wire",
     "admin": "access backup base cold config console cost engine files front jobs lakehouse local objectstore observability routing service stream system tiering transport wire",
     "cluster": "base config cost engine files front jobs objectstore observability raft replica routing service stream system tiering transport wal wire",
-    "front": "access base cost local reducers registry routing service stream subscriptions wire",
+    "front": "access base cost jobs local reducers registry routing service stream subscriptions wire",
     "subscriptions": "base jobs local routing stream wal",
     "tiering": (
         "backup base cold config diskless engine jobs objectstore observability service stream transport"
@@ -44,7 +44,7 @@ ROOMS = {  # room: the rooms that it may import
     "routing": "base cold engine local replica stream transport wal",
     "local": "base cold stream",
     "engine": "backup base config files observability raft replica stream system transport wal wire",
-    "backup": "base objectstore stream wire",
+    "backup": "base jobs objectstore stream wire",
     "cold": "base jobs objectstore stream wire",
     "console": "wire",
     "diskless": "base cold objectstore stream wire",

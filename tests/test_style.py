@@ -59,6 +59,10 @@ ALLOWED = {  # (file, call): why
     ("tests/polling.py", "time.sleep"): "the one place that polls",
     ("tests/s3_server.py", "time.sleep"): "waits for a foreign server, with a deadline",
 }
+OWN_LOOPS = {  # files with a background loop of their own: why
+    "src/polynya/jobs/loop.py": "the one loop of background jobs",
+    "src/polynya/client/aio/work.py": "the client imports the room `base` alone",
+}
 
 
 @functools.cache
@@ -115,6 +119,31 @@ def raises_in_except_star(path: Path) -> Iterator[str]:
             yield from (f"{path.relative_to(ROOT)}:{each.lineno}" for each in raised)
 
 
+def ends(loop: ast.While) -> bool:
+    """Report whether a `return`, or a `break` of this loop, ends it."""
+    todo = [(each, True) for each in loop.body]
+    while todo:
+        node, here = todo.pop()
+        if isinstance(node, ast.Return) or (here and isinstance(node, ast.Break)):
+            return True
+        here &= not isinstance(node, ast.While | ast.For | ast.AsyncFor)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            todo += [(each, here) for each in ast.iter_child_nodes(node)]
+    return False
+
+
+def background_loops(text: str) -> Iterator[int]:
+    """Yield the lines of loops that only a cancellation ends, and that sleep between two rounds."""
+    for loop in nodes_of(text) if "while True" in text and "sleep" in text else ():
+        if (
+            isinstance(loop, ast.While)
+            and ast.unparse(loop.test) == "True"
+            and not ends(loop)
+            and re.search(r"await .*sleep\(", ast.unparse(loop))
+        ):
+            yield loop.lineno
+
+
 def long_functions(path: Path) -> Iterator[str]:
     for node in nodes_of(text_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -158,6 +187,32 @@ def test_nothing_is_raised_in_except_star() -> None:
     """Forbid a raise in `except*`: before 3.11.4 Python wraps it in a group. Debian 12 has Python
     3.11.2."""
     assert not [line for path in SOURCES for line in raises_in_except_star(path)]
+
+
+def test_background_jobs_have_one_loop() -> None:
+    found = {
+        path.relative_to(ROOT).as_posix(): lines
+        for path in SOURCES
+        if (lines := list(background_loops(text_of(path))))
+    }
+    others = {path: lines for path, lines in found.items() if path not in OWN_LOOPS}
+    assert not others, "write `await repeat(work, seconds)` of the room jobs"
+    assert found.keys() == OWN_LOOPS.keys()
+
+
+@pytest.mark.parametrize(
+    ("body", "lines"),
+    [
+        ("await asyncio.sleep(1)", [2]),
+        ("for _ in x:\n            break\n        await sleep(1)", [2]),
+        ("if x():\n            break\n        await asyncio.sleep(1)", []),
+        ("with x:\n            return\n        await asyncio.sleep(1)", []),
+        ("await queue.get()", []),
+    ],
+)
+def test_a_background_loop_is_found(body: str, lines: list[int]) -> None:
+    text = f"async def run():\n    while True:\n        {body}\n"
+    assert list(background_loops(text)) == lines
 
 
 def test_no_marks_are_left_over() -> None:

@@ -65,8 +65,8 @@ RENAMED = (
     "JOB_TAKEN", "JOB_LOST", "FORBIDDEN_HOST", "polynya_sql_questions_total", "polynya_recall_copies_total", "polynya_nodes_away",
     "leads_follow_writers",
 )  # fmt: skip
-# what names in the code were before -> now; the rooms where an old one is forbidden, all when none
-# is named
+# what names in the code were before -> now; the rooms and other trees where an old one is
+# forbidden, all when none is named
 IDENTIFIERS = {
     "_doubts": "_validator",
     "_farewell": "_shutdown_barrier",
@@ -80,8 +80,11 @@ IDENTIFIERS = {
     "shelf": "repository",
     "birth": "identity",
     "births": "connection_count",
+    "_Again": "_Retry",
     "_ghost": "_evicted_view",
+    "_heir": "_successor",
     "ghost_of": "evicted_view",
+    "heir": "successor",
     "make_small": "compact_dicts",
     "patient_ms": "election_holdoff_until_ms",
     "recollection": "peer_positions",
@@ -100,12 +103,19 @@ IDENTIFIERS = {
     "assurance": "tail_confirmation",
     "assure": "confirm",
     "ListQuestion": "ListRequest",
+    "OtherWay": "DisklessAppends",
+    "Slab": "Split",
+    "slab": "split",
+    "slabs": "splits",
+    "Crew": "lakehouse: TablePool",
     "Give": "client: Deliver",
     "Heard": "EffectResult",
+    "News": "subscriptions: TailUpdates",
     "Talk": "Operation",
     "Trouble": "Backoff",
     "_door": "transport: _listener",
     "_doors": "node: _listeners",
+    "_news": "subscriptions: _pending_updates",
     "_patience": "engine: _commit_timeouts",
     "_placing": "node cluster: _reconciler",
     "_pulse": "transport: _keepalive",
@@ -128,7 +138,12 @@ IDENTIFIERS = {
     "unheard": "raft: awaiting_term",
 }
 # `place` was a core, a position, an address, a location, a partition …
-ROOMS = " ".join(sorted(path.name for path in (ROOT / "src" / "polynya").iterdir()))
+ROOMS = " ".join(
+    [
+        *sorted(path.name for path in (ROOT / "src" / "polynya").iterdir()),
+        *("chaos", "bench", "scripts"),
+    ]
+)
 IDENTIFIERS |= {
     "place": f"{ROOMS}: position, location, address, core_id, partition",
     "places": f"{ROOMS}: positions, locations, addresses, core_ids, partitions",
@@ -369,7 +384,7 @@ def identifiers(text: str) -> set[str]:
 
 
 def renamed_identifiers(room: str, text: str) -> set[str]:
-    """The old names of a source in this room."""
+    """The old names of a source in this room of the product, or in this other tree."""
     forbidden = set()
     for old, new in IDENTIFIERS.items():
         rooms, _, _ = new.rpartition(":")
@@ -381,7 +396,7 @@ def renamed_identifiers(room: str, text: str) -> set[str]:
 def test_renamed_identifiers_are_gone() -> None:
     source = ROOT / "src" / "polynya"
     rooms = {
-        path: path.relative_to(source).parts[0] if path.is_relative_to(source) else ""
+        path: path.relative_to(source if path.is_relative_to(source) else ROOT).parts[0]
         for tree in TREES
         for path in (ROOT / tree).rglob("*.py")
     }

@@ -203,7 +203,9 @@ def tail_ends_early(story: Story) -> None:
 
 def tail_told_wrong(story: Story) -> None:
     piece = story.history.tails[0].pieces[3]
-    story.history.tails[0].pieces[3] = Piece(piece.node, piece.begin, piece.records, piece.told + 1)
+    story.history.tails[0].pieces[3] = Piece(
+        piece.node, piece.begin, piece.records, piece.resume_at + 1
+    )
 
 
 def read_of_half(story: Story) -> None:
@@ -221,13 +223,13 @@ def tail_of_half(story: Story) -> None:
     at, end = next(
         (at, end)
         for at, piece in enumerate(pieces)
-        for end in range(piece.begin + 1, piece.told)
+        for end in range(piece.begin + 1, piece.resume_at)
         if end not in story.ends
     )  # fmt: skip
     piece, cut = pieces[at], end - pieces[at].begin
     pieces[at : at + 1] = [
         Piece(1, piece.begin, piece.records[:cut], end),
-        Piece(1, end, piece.records[cut:], piece.told),
+        Piece(1, end, piece.records[cut:], piece.resume_at),
     ]
 
 

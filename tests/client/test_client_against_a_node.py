@@ -640,8 +640,8 @@ def test_what_a_dead_worker_had_is_given_again_when_its_lease_is_over(client: Cl
     with dead:
         client.stream("dead/a").append(1)
         assert next(dead).value == 1
-        with client.share("dead", "dead/a", lanes=1, lease_seconds=1.0) as heir:
-            assert next(heir).value == 1
+        with client.share("dead", "dead/a", lanes=1, lease_seconds=1.0) as successor:
+            assert next(successor).value == 1
 
 
 def test_streams_stay_at_their_worker_until_it_leaves(client: Client) -> None:

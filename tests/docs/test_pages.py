@@ -82,6 +82,14 @@ def test_the_sizing_page_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
+def test_each_benchmark_is_named_on_a_page() -> None:
+    pages = " ".join(page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    names = [path.stem for path in (ROOT / "bench").glob("*.py") if path.stem[0] != "_"]
+    assert len(names) > 20
+    unused = [name for name in names if not re.search(rf"\bbench[./]{name}\b", pages)]
+    assert not unused, "name it on a page, or remove it"
+
+
 @pytest.mark.parametrize(
     "part", ["README.md", "CHANGELOG.md", "docs", "src", "packaging"], ids=lambda part: part
 )

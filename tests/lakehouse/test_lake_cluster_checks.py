@@ -26,7 +26,7 @@ from polynya.lakehouse.machine.master import check_master, default_settings, is_
 from polynya.lakehouse.machine.store import check_credentials, check_store
 from polynya.objectstore import StoreSettings, StoreUnavailable
 from polynya.spark.options import Connection
-from polynya.spark.planning import Slab
+from polynya.spark.planning import Split
 from polynya.spark.reading import batches
 from polynya.wire.tables import StoreRef
 
@@ -193,9 +193,9 @@ def test_a_task_without_credentials_ends_before_it_reads(
     found = s3(silent_port)
     store = StoreRef("s3", "", found.s3_bucket, found.s3_region, found.s3_endpoint)
     ranges = [Range("s", 1, 1, "", 0, 0, 0, 1, 9, "packs/1", 0, 9, 0)]
-    slab = Slab(Connection(""), True, store, ranges)
+    split = Split(Connection(""), True, store, ranges)
     with pytest.raises(ConfigError, match=r"s3://trips at .*set POLYNYA_COLD_S3_ACCESS_KEY_ID"):
-        list(batches(slab, ["value"]))
+        list(batches(split, ["value"]))
     check_credentials(s3(silent_port, "key"), bare)
     monkeypatch.setattr(store_check, "METADATA_SERVICE", ("127.0.0.1", silent_port))
     check_credentials(s3(silent_port), bare)  # the machine may have a role

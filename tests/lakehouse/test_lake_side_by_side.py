@@ -13,9 +13,9 @@ from polling import wait_until
 from worlds.lakehouse import Many, quiet
 
 from polynya.base.errors import ConfigError
-from polynya.lakehouse.jobs.crew import Crew
 from polynya.lakehouse.jobs.lazy_runner import LazyRunner
 from polynya.lakehouse.jobs.plan import Job, JobPlan, store_settings
+from polynya.lakehouse.jobs.table_pool import TablePool
 from polynya.lakehouse.jobs.task import TaskResult, run_task
 from polynya.lakehouse.jobs.worker import Syncing, TablesFailed, compact, run_worker
 from polynya.lakehouse.reading.blobs import open_blobs
@@ -163,8 +163,8 @@ def test_a_closed_runner_starts_no_session_and_its_jobs_have_no_fault() -> None:
     assert not started
 
 
-def test_a_crew_works_on_many_rounds_with_the_same_threads() -> None:
-    crew, seen = Crew(2), list[tuple[str, int]]()
+def test_a_pool_works_on_many_rounds_with_the_same_threads() -> None:
+    pool, seen = TablePool(2), list[tuple[str, int]]()
     both = threading.Barrier(2, timeout=WAIT_SECONDS)
 
     def work(name: str) -> None:
@@ -172,11 +172,11 @@ def test_a_crew_works_on_many_rounds_with_the_same_threads() -> None:
         both.wait()
 
     for _ in range(5):
-        crew.run(work, ["a", "b", "c", "d"])
+        pool.run(work, ["a", "b", "c", "d"])
     assert len({ident for _, ident in seen}) == 2 and len(seen) == 20
-    crew.run(lambda name: seen.append((name, threading.get_ident())), ["alone"])
+    pool.run(lambda name: seen.append((name, threading.get_ident())), ["alone"])
     assert seen[-1] == ("alone", threading.main_thread().ident)
-    crew.close()
+    pool.close()
 
 
 # --- leases ---------------------------------------------------------------------------------------

@@ -136,7 +136,9 @@ def test_a_replaced_disk_gives_just_its_replicas_to_the_heir() -> None:
     toy.down.add(6)
     for _ in range(5):
         toy.round()
-    assert all(2 in toy.configurations[group].voters for group in before), "it waits for the heir"
+    assert all(2 in toy.configurations[group].voters for group in before), (
+        "it waits for the successor"
+    )
     toy.down.discard(6)
     toy.settle()
     for group, voters in before.items():

@@ -223,7 +223,7 @@ def test_a_node_that_is_there_is_replaced_by_another_elsewhere_alone() -> None:
     town.down.clear()
     town.apply(NodeAdd(NodeRecord(4, "n2:1", "http://n2", replaces=2)))
     assert refusals.replacing(town.map, town.seen, 2, 4) == "", (
-        "asked again, it prints the settings of the heir again"
+        "asked again, it prints the settings of the successor again"
     )
     assert (
         refusals.draining(town.map, town.seen, 2)

@@ -170,11 +170,11 @@ class Moves(Episode):
         if node.alive:
             node.kill(power=0.0)
         node.gone = True
-        heir = world.add_node()
-        self.note(f"node {node.number} is lost for good, node {heir.number} is its heir")
+        successor = world.add_node()
+        self.note(f"node {node.number} is lost for good, node {successor.number} is its heir")
         for group in range(GROUPS + 1):
             if node.number in world.map.goals[group]:
-                world.move(group, node, heir)
+                world.move(group, node, successor)
 
 
 MOVES = (Moves.aim, Moves.aim, Moves.aim, Moves.aim, Moves.aim, Moves.come, Moves.lose)

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In,
 from polynya.base.errors import ConfigError, PolynyaError
 from polynya.spark.filters import narrow
 from polynya.spark.options import StoreKeys, sink_options, source_options
-from polynya.spark.planning import DataLoss, Span, batch_spans, located, slabs
+from polynya.spark.planning import DataLoss, Span, batch_spans, located, splits
 from polynya.spark.positions import initial, latest, spans_between
 from polynya.spark.server import StreamRanges, Tail, TimedRange
 from polynya.wire.tables import StoreRef
@@ -99,10 +99,10 @@ def test_records_outside_of_a_store_are_named() -> None:
 def test_tasks_have_about_the_wanted_size_and_no_packs_of_other_times() -> None:
     options = source_options({"stream": "s", "partitionBytes": "250"})
     ranges = [part(10 * at, time_ms=100 * at) for at in range(5)]
-    found = slabs(Index(ranges), [Span("s", 7, 0, 50)], options)
-    assert [len(slab.ranges) for slab in found] == [2, 2, 1]
-    found = slabs(Index(ranges), [Span("s", 7, 0, 50)], options, (150, 250))
-    assert [each.record for slab in found for each in slab.ranges] == [10, 20]
+    found = splits(Index(ranges), [Span("s", 7, 0, 50)], options)
+    assert [len(split.ranges) for split in found] == [2, 2, 1]
+    found = splits(Index(ranges), [Span("s", 7, 0, 50)], options, (150, 250))
+    assert [each.record for split in found for each in split.ranges] == [10, 20]
 
 
 def test_filters_narrow_streams_offsets_and_times() -> None:

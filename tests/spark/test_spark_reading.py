@@ -22,7 +22,7 @@ from polynya.lakehouse.jobs.plan import store_settings
 from polynya.lakehouse.reading.blobs import open_blobs
 from polynya.lakehouse.reading.slices import BASE_TYPES
 from polynya.spark.options import source_options
-from polynya.spark.planning import DataLoss, Slab, batch_spans, slabs
+from polynya.spark.planning import DataLoss, Split, batch_spans, splits
 from polynya.spark.reading import batches
 from polynya.spark.server import Server
 from polynya.wire.slices import parse_slice
@@ -42,16 +42,16 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipeWorld]:
         world.close()
 
 
-def planned(node: PipeWorld, **options: str) -> list[Slab]:
+def planned(node: PipeWorld, **options: str) -> list[Split]:
     wanted = source_options({"server": node.node.url, **options})
     with Server(wanted.connection) as server:
         spans = batch_spans(server.tails(wanted.streams, wanted.prefix), wanted)
-        return slabs(server, spans, wanted)
+        return splits(server, spans, wanted)
 
 
-def rows(found: list[Slab], *columns: str) -> list[tuple[Any, ...]]:
+def rows(found: list[Split], *columns: str) -> list[tuple[Any, ...]]:
     names = columns or ("stream", "offset", "value")
-    batch = [batch for slab in found for batch in batches(slab, names)]
+    batch = [batch for split in found for batch in batches(split, names)]
     return [tuple(row.values()) for part in batch for row in part.to_pylist()]
 
 
@@ -118,9 +118,9 @@ def test_bytes_are_records_in_the_store_and_refused_from_the_server(node: PipeWo
 
 def test_a_pack_that_is_gone_is_planned_again(node: PipeWorld) -> None:
     node.append("gone/x", {"n": 1}, {"n": 2}, {"n": 3})
-    (slab,) = planned(node, stream="gone/x", startingOffsets='{"gone/x": 1}')
-    moved = [msgspec.structs.replace(part, pack=f"{part.pack}0") for part in slab.ranges]
-    stale = msgspec.structs.replace(slab, ranges=moved)
+    (split,) = planned(node, stream="gone/x", startingOffsets='{"gone/x": 1}')
+    moved = [msgspec.structs.replace(part, pack=f"{part.pack}0") for part in split.ranges]
+    stale = msgspec.structs.replace(split, ranges=moved)
     assert rows([stale], "offset") == [(1,), (2,)]
     node.delete("gone/x")
     with pytest.raises(DataLoss, match="stream 'gone/x' was deleted"):
@@ -132,11 +132,11 @@ def test_a_pack_that_is_always_gone_ends_the_read(
     node: PipeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.append("never/x", {"n": 1})
-    (slab,) = planned(node, stream="never/x")
-    assert slab.store is not None
-    missing = msgspec.structs.replace(slab.store, root=str(node.data))  # a folder without packs
+    (split,) = planned(node, stream="never/x")
+    assert split.store is not None
+    missing = msgspec.structs.replace(split.store, root=str(node.data))  # a folder without packs
     with pytest.raises(Unavailable, match="stream 'never/x' were replaced 3 times"):
-        rows([msgspec.structs.replace(slab, store=missing)])
+        rows([msgspec.structs.replace(split, store=missing)])
 
 
 def test_a_fork_has_the_rows_behind_its_fork_point(node: PipeWorld) -> None:
@@ -166,13 +166,13 @@ def test_wrong_requests_for_ranges_are_refused(node: PipeWorld) -> None:
 def names_parts(node: PipeWorld, stream: str) -> bool:
     """Report whether an index entry covers only a part of its slice: the same pack held a
     duplicate."""
-    (slab,) = planned(node, stream=stream)
-    assert slab.store is not None
-    blobs = open_blobs(store_settings(slab.store))
-    stored = [blobs.get_range(part.pack, part.offset, part.stored) for part in slab.ranges]
+    (split,) = planned(node, stream=stream)
+    assert split.store is not None
+    blobs = open_blobs(store_settings(split.store))
+    stored = [blobs.get_range(part.pack, part.offset, part.stored) for part in split.ranges]
     return any(
         parse_slice(data, part.crc).batches > part.batches
-        for data, part in zip(stored, slab.ranges, strict=True)
+        for data, part in zip(stored, split.ranges, strict=True)
     )
 
 

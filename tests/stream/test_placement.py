@@ -124,8 +124,8 @@ def test_what_cannot_be_added_is_refused_with_the_reason() -> None:
 
 def test_an_heir_may_stand_where_the_old_node_stood() -> None:
     meta = Meta(3)
-    heir = msgspec.structs.replace(node(2), id=4, replaces=2)
-    assert meta.apply(NodeAdd(heir)).code == Code.CREATED
+    successor = msgspec.structs.replace(node(2), id=4, replaces=2)
+    assert meta.apply(NodeAdd(successor)).code == Code.CREATED
     assert meta.map.nodes[2].state == NodeState.LEAVING and meta.map.nodes[2].peer == ""
     assert meta.map.nodes[4].peer == node(2).peer
     assert "it can only leave" in meta.refusal(NodeSet(2, NodeState.ACTIVE))

@@ -36,6 +36,7 @@ from polynya.backup.repository import Repository, backups_on, parts_of
 from polynya.backup.source import About, BackupSource, Captured, Lost
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.msgpack import UNREADABLE
+from polynya.jobs import repeat
 from polynya.objectstore import AlreadyExists, NotFound, ObjectStore, put_again
 from polynya.stream.features.tables.state import Table
 from polynya.stream.state.model import PackReference
@@ -206,7 +207,7 @@ class BackupWriter:
                 reason = str(refused)
                 continue
             reason = "transactions commit faster than the groups can be captured"
-            keeper = asyncio.create_task(self._keep())
+            keeper = asyncio.create_task(repeat(self._keep, KEEP_SECONDS, at_once=False))
             try:
                 if held and await self._gather(about, folder, held):
                     return
@@ -235,10 +236,8 @@ class BackupWriter:
             await self._source.prepare(group, name)
 
     async def _keep(self) -> None:
-        while True:
-            await asyncio.sleep(KEEP_SECONDS)
-            with suppress(Unavailable):
-                await self._hold.keep()
+        with suppress(Unavailable):
+            await self._hold.keep()
 
     async def _gather(self, about: About, folder: str, held: dict[int, Captured]) -> bool:
         """Take groups and copy objects, beginning with the captures that are held. Return False if

@@ -410,7 +410,7 @@ def _placement_problems(
                 for group, each in now.groups.items()
                 if number in each.goal and is_at_rest(each) and not set(able) - set(each.goal)
             ]
-            heir = next(
+            successor = next(
                 (
                     each.id
                     for each in now.nodes.values()
@@ -418,8 +418,11 @@ def _placement_problems(
                 ),
                 0,
             )
-            if stuck and heir and not nodes[heir]["up"]:
-                yield f"node {number} waits for its replacement: start node {heir} on an empty disk"
+            if stuck and successor and not nodes[successor]["up"]:
+                yield (
+                    f"node {number} waits for its replacement: "
+                    f"start node {successor} on an empty disk"
+                )
             elif stuck:
                 yield f"node {number} cannot be emptied: no other node has room for {_groups(stuck)}"
 

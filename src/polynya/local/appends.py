@@ -141,7 +141,7 @@ class Appends:
             memory.refuse(size, done)
 
 
-class OtherWay(Protocol):
+class DisklessAppends(Protocol):
     """The interface of the routes of diskless streams."""
 
     @property
@@ -157,7 +157,7 @@ class Appender:
 
     __slots__ = ("_appends", "_diskless", "_epoch", "_group")
 
-    def __init__(self, appends: Appends, group: int, diskless: OtherWay) -> None:
+    def __init__(self, appends: Appends, group: int, diskless: DisklessAppends) -> None:
         self._appends = appends
         self._diskless = diskless
         self._group = group

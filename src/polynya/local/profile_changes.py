@@ -17,6 +17,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import PROFILE_WAITING_BYTES_MAX
 from polynya.local.dependencies import LedGroups
 from polynya.local.hooks import after_applied
+from polynya.local.waiting import size_of
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.features.profiles.commands import (
@@ -32,7 +33,6 @@ from polynya.stream.state.profile_epochs import profile_epoch_of
 
 HOLD_SECONDS = 1.0  # for which an append waits; then the client repeats it
 CHANGE_MS_MAX = 5000  # of log time; then the change is taken back
-WAITING_COST = 512  # assumed bytes of a waiting append, besides its payload
 _BUSY = "the profile of the stream changes; retry"
 
 
@@ -106,7 +106,7 @@ class ProfileChanges:
         if group not in self._groups.led:
             self._propose(group, command, done)  # the engine names the leader
             return
-        size = _size(command)
+        size = size_of(command.batch)
         if self._waiting_bytes + size > PROFILE_WAITING_BYTES_MAX:
             done(Unavailable("too many appends wait for the profile of their stream; retry"))
             return
@@ -167,14 +167,14 @@ class ProfileChanges:
             done(result)
         while change.appends:  # nothing stays for the timers
             held = change.appends.popleft()
-            self._waiting_bytes -= _size(held.command)
+            self._waiting_bytes -= size_of(held.command.batch)
             self._groups.propose(change.group, self._groups.stamped(held.command), held.done)
 
     def _expire(self, change: _Change) -> None:
         now = asyncio.get_running_loop().time()
         while change.appends and change.appends[0].until <= now:
             held = change.appends.popleft()
-            self._waiting_bytes -= _size(held.command)
+            self._waiting_bytes -= size_of(held.command.batch)
             held.done(Unavailable(_BUSY))
 
 
@@ -194,7 +194,3 @@ def _result(machine: Machine | None, name: str) -> Reply | BaseException:
     code = Code.OK if profile_epoch.profile == Profile.DISKLESS else Code.NOT_YET
     detail = (profile_epoch.profile, profile_epoch.epoch, False)
     return Reply(code, stream.uid, stream.next_record, stream.next_byte, detail=detail)
-
-
-def _size(command: Append | Produce) -> int:
-    return WAITING_COST + (0 if command.batch is None else len(command.batch.payload))

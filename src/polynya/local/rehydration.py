@@ -29,6 +29,7 @@ from polynya.base.names import companion_of, spelled_name
 from polynya.cold import PackGone
 from polynya.local.dependencies import StateReader
 from polynya.local.hooks import after_applied
+from polynya.local.waiting import size_of
 from polynya.stream.command import Command, named_by
 from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.features.lifetimes.commands import Create
@@ -44,7 +45,6 @@ from polynya.stream.state.model import Stream
 log = logging.getLogger("polynya.service")
 
 Propose = Callable[[int, Command, Done], None]
-WAITING_COST = 512  # assumed bytes of a waiting command, besides its payload
 LOADS_AT_ONCE = 16
 
 
@@ -115,7 +115,7 @@ class Rehydration:
     def hold(self, group: int, name: str, command: Command, done: Done) -> None:
         """Queue a command until its stream is rehydrated, or its eviction is cancelled."""
         batch = command.batch if isinstance(command, Append | Create | Produce) else None
-        size = WAITING_COST + (0 if batch is None else len(batch.payload))
+        size = size_of(batch)
         if self._waiting_bytes + size > RECALL_BYTES_MAX:
             self.counters.refused += 1
             done(Unavailable("too many requests wait for evicted streams to be rehydrated; retry"))

@@ -16,6 +16,7 @@ from msgspec import structs
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.limits import SEGMENT_BYTES, SEGMENT_RECORDS, SEGMENT_WAITING_BYTES_MAX
 from polynya.local.dependencies import LedGroups
+from polynya.local.waiting import size_of
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.features.lifetimes.commands import Create
@@ -26,7 +27,6 @@ from polynya.stream.parts import SegmentLimits
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.state.model import Segments, Stream
 
-WAITING_COST = 512  # assumed bytes of a waiting append, besides its payload
 # a leased stream keeps its group with the writer of its segment for this long after the segment was
 # opened, and only while it gets appends
 HOLD_SECONDS = 60.0
@@ -198,7 +198,7 @@ class SegmentWriter:
         ) or stream.next_byte - segments.byte >= (segments.bytes_max or limits.bytes)
 
     def _hold(self, waiting: _Waiting, command: Append | Produce, done: Done) -> None:
-        size = _size(command)
+        size = size_of(command.batch)
         if self._waiting_bytes + size > SEGMENT_WAITING_BYTES_MAX:
             self.counters.refused += 1
             done(Unavailable("too many appends wait for a segment to be rolled over; retry"))
@@ -228,7 +228,7 @@ class SegmentWriter:
         for roll in waiting.rolls:
             roll(reply)
         for command, done in waiting.appends:
-            self._waiting_bytes -= _size(command)
+            self._waiting_bytes -= size_of(command.batch)
             if isinstance(reply, OutcomeUnknown):
                 done(NotLeader(0))  # of the rollover alone: an append is safe to repeat
             elif isinstance(reply, BaseException) or reply.code not in _JUDGED:
@@ -237,7 +237,3 @@ class SegmentWriter:
                 self._groups.propose(waiting.group, self._groups.stamped(command), done)
             else:
                 done(NotLeader(0))
-
-
-def _size(command: Append | Produce) -> int:
-    return WAITING_COST + (0 if command.batch is None else len(command.batch.payload))

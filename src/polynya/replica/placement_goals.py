@@ -98,9 +98,9 @@ class PlacementGoals:
             return
         found = set(goal)
         for node in leaving:
-            heir = self._heir(node, found)
-            if heir:
-                found = (found - {node}) | {heir}
+            successor = self._successor(node, found)
+            if successor:
+                found = (found - {node}) | {successor}
         for node in [node for node in leaving if node in found]:
             if len(found) > wanted:
                 found.discard(node)
@@ -112,25 +112,25 @@ class PlacementGoals:
             return  # all or nothing: two voters of three are no better than one
         if found != goal:
             self._set(group, found)
-            for heir in sorted(found - goal):
-                self._lead_by(group, heir)
+            for successor in sorted(found - goal):
+                self._lead_by(group, successor)
 
-    def _lead_by(self, group: int, heir: int) -> None:
+    def _lead_by(self, group: int, successor: int) -> None:
         """Give a replacement node its share of leaders: those of the old node moved to others when
         it left."""
         first, record, other = (
             self.firsts[group],
-            self.now.nodes[heir],
+            self.now.nodes[successor],
             self.now.nodes.get(self.firsts[group]),
         )
         if (
             record.replaces
             and other
-            and _uneven(self._leads(first), _weight(other), self._leads(heir), _weight(record))
+            and _uneven(self._leads(first), _weight(other), self._leads(successor), _weight(record))
         ):
-            self._set_first(group, heir)
+            self._set_first(group, successor)
 
-    def _heir(self, node: int, found: set[int]) -> int:
+    def _successor(self, node: int, found: set[int]) -> int:
         """Return the node that takes over from this one, or 0."""
         for number, record in sorted(self.now.nodes.items()):
             if record.replaces == node and number not in found and self._may_get(record):

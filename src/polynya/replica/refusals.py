@@ -172,7 +172,7 @@ def transferring(now: ClusterMap, observed: ClusterObservation, group: int, targ
 
 
 def replacing(
-    now: ClusterMap, observed: ClusterObservation, node: int, heir: int, peer: str = ""
+    now: ClusterMap, observed: ClusterObservation, node: int, successor: int, peer: str = ""
 ) -> str:
     """Check replacing a node whose disk is lost: the other replicas must suffice. `peer`: the new
     node's address; empty: the old one's."""
@@ -181,15 +181,15 @@ def replacing(
     )
     if found:
         return found
-    if heir in now.nodes and now.nodes[heir].replaces != node:
+    if successor in now.nodes and now.nodes[successor].replaces != node:
         return (
-            f"node id {heir} is taken; a replacement node needs a new id, such as "
+            f"node id {successor} is taken; a replacement node needs a new id, such as "
             f"{max(now.nodes) + 1}"
         )
     heirs = [
         each.id
         for each in now.nodes.values()
-        if each.replaces == node and each.id != heir and each.state != NodeState.REMOVED
+        if each.replaces == node and each.id != successor and each.state != NodeState.REMOVED
     ]
     if heirs:
         again = f"'polynya cluster replace-disk {node} --id {heirs[0]}' prints its settings again"
@@ -201,7 +201,7 @@ def replacing(
     lone = [group for group in held if now.groups[group].voters == (node,)]
     if lone:
         return f"node {node} is the last voter of {_groups(lone)}: no other node has the data"
-    if node in observed.up and heir not in now.nodes and peer in ("", now.nodes[node].peer):
+    if node in observed.up and successor not in now.nodes and peer in ("", now.nodes[node].peer):
         return (
             f"node {node} is up, and no other node can use its address: stop it first to replace "
             "its disk, or give another --peer and "

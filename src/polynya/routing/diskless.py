@@ -18,13 +18,13 @@ import msgspec
 
 from polynya.base.errors import Unavailable
 from polynya.base.limits import DISKLESS_BYTES_PER_CORE, DISKLESS_NAMES_MAX
+from polynya.local.waiting import size_of
 from polynya.stream.command import Command
 from polynya.stream.features.appends.commands import Append, Produce
 from polynya.stream.replies import Code, Done, Reply
 
 SETTLE_SECONDS = 0.05  # after the first refusal; later ones are refused within it
 TURNS_MAX = 8  # of one append: a profile that changes so often is somebody's mistake
-WAITING_COST = 512  # assumed bytes of a waiting append, besides its payload
 _WRONG = int(Code.WRONG_PROFILE)
 Packable = Append | Produce
 Propose = Callable[[int, Command, Done], None]
@@ -47,8 +47,8 @@ class NoWriter:
         )
 
 
-class _Again:
-    """The callback of an append that goes another way, with the number of its turns."""
+class _Retry:
+    """The callback of an append that is re-routed, with the number of its turns."""
 
     __slots__ = ("done", "turns")
 
@@ -121,8 +121,8 @@ class DisklessRoutes:
 
     def refused(self, group: int, command: Command, done: Done) -> None:
         """Handle the refusal of an append through the log: its stream is diskless."""
-        again = _again(done)
-        if again is None or not isinstance(command, (Append, Produce)):
+        retry = _retry(done)
+        if retry is None or not isinstance(command, (Append, Produce)):
             done(Unavailable("the profile of the stream changes; retry"))
             return
         name = command.name
@@ -131,11 +131,11 @@ class DisklessRoutes:
             known = self._learn(name)
             self._settle(name, known)
         if known.held is None:
-            self._pack(known, group, command, again)
+            self._pack(known, group, command, retry)
         elif known.leaves:
-            self._hold(known.held, group, command, again)
+            self._hold(known.held, group, command, retry)
         else:
-            self._hold(known.refused, group, command, again)
+            self._hold(known.refused, group, command, retry)
 
     # --- to the writer ----------------------------------------------------------------------------
 
@@ -168,11 +168,11 @@ class DisklessRoutes:
         known.packed -= 1
         if type(outcome) is Reply and outcome.code == _WRONG:
             self._leave(known)
-            again = _again(done)
-            if again is None:
+            retry = _retry(done)
+            if retry is None:
                 done(Unavailable("the profile of the stream changes; retry"))
             else:
-                self._through_log(group, command, again)
+                self._through_log(group, command, retry)
         else:
             done(outcome)
         if known.leaves and not known.packed:
@@ -210,7 +210,7 @@ class DisklessRoutes:
         return known
 
     def _hold(self, waiting: list[_Waiting], group: int, command: Packable, done: Done) -> None:
-        size = _size(command)
+        size = size_of(command.batch)
         if self._held_bytes + size > DISKLESS_BYTES_PER_CORE:
             done(Unavailable("too many appends wait for the profile of their stream; retry"))
             return
@@ -218,15 +218,11 @@ class DisklessRoutes:
         waiting.append(_Waiting(group, command, done))
 
     def _release(self, each: _Waiting) -> None:
-        self._held_bytes -= _size(each.command)
+        self._held_bytes -= size_of(each.command.batch)
 
 
-def _again(done: Done) -> _Again | None:
+def _retry(done: Done) -> _Retry | None:
     """Return the callback for another turn; None after too many."""
-    if not isinstance(done, _Again):
-        return _Again(done, 1)
-    return None if done.turns == TURNS_MAX else _Again(done.done, done.turns + 1)
-
-
-def _size(command: Packable) -> int:
-    return WAITING_COST + (0 if command.batch is None else len(command.batch.payload))
+    if not isinstance(done, _Retry):
+        return _Retry(done, 1)
+    return None if done.turns == TURNS_MAX else _Retry(done.done, done.turns + 1)

@@ -32,7 +32,7 @@ class Span(msgspec.Struct, frozen=True):
     known: bool = True
 
 
-class Slab(msgspec.Struct, frozen=True):
+class Split(msgspec.Struct, frozen=True):
     """The work of one Spark task: ranges of packs, or else a span to read through the server."""
 
     connection: Connection
@@ -87,30 +87,30 @@ def batch_spans(tails: Mapping[str, Tail], options: SourceOptions) -> list[Span]
     return spans
 
 
-def slabs(
+def splits(
     finder: RangeFinder,
     spans: Sequence[Span],
     options: SourceOptions,
     times_ms: tuple[int, int] = ALWAYS,
-) -> list[Slab]:
+) -> list[Split]:
     """Divide spans into tasks of about `partition_bytes`, without packs that were appended outside
     of `times_ms`. Raises DataLoss, PolynyaError."""
     connection, strict = options.connection, options.fail_on_data_loss
     if options.read_from == SERVER:
-        return [Slab(connection, strict, span=span) for span in spans]
+        return [Split(connection, strict, span=span) for span in spans]
     store, ranges = located(finder, spans, strict=strict)
     ranges = _within(ranges, times_ms)
-    found: list[Slab] = []
+    found: list[Split] = []
     run: list[Range] = []
     size = 0
     for part in ranges:
         if run and size + part.read_bytes > options.partition_bytes:
-            found.append(Slab(connection, strict, store, run, keys=options.keys))
+            found.append(Split(connection, strict, store, run, keys=options.keys))
             run, size = [], 0
         run.append(part)
         size += part.read_bytes
     if run:
-        found.append(Slab(connection, strict, store, run, keys=options.keys))
+        found.append(Split(connection, strict, store, run, keys=options.keys))
     return found
 
 

@@ -16,7 +16,7 @@ from polynya.base.errors import PolynyaError
 from polynya.spark.cursors import INLINE_BYTES, Coded, Cursors, NodeBases, size_of
 from polynya.spark.filters import Narrowed, narrow
 from polynya.spark.options import SourceOptions
-from polynya.spark.planning import Slab, batch_spans, slabs
+from polynya.spark.planning import Split, batch_spans, splits
 from polynya.spark.positions import (
     Offsets,
     capped,
@@ -56,11 +56,11 @@ class BatchReader(DataSourceReader):
             spans = batch_spans(found.tails, options)
             spans = narrowed.spans(span for span in spans if narrowed.takes(span.stream))
             times_ms = (narrowed.from_ms, narrowed.to_ms)
-            planned = slabs(server, spans, options, times_ms) if spans else []
-        return [SlabPartition(slab) for slab in planned]
+            planned = splits(server, spans, options, times_ms) if spans else []
+        return [SplitPartition(split) for split in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_slab(partition, self._columns)
+        return read_split(partition, self._columns)
 
 
 class FilteredReader(BatchReader):
@@ -146,13 +146,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         spans = spans_between(begin, self._planned, strict=options.fail_on_data_loss)
         if not spans:
             return []
-        return [SlabPartition(slab) for slab in slabs(self._connected(), spans, options)]
+        return [SplitPartition(split) for split in splits(self._connected(), spans, options)]
 
     def commit(self, end: dict[str, Any]) -> None:
         self._cursors.forget_replaced(end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_slab(partition, self._columns)
+        return read_split(partition, self._columns)
 
     def stop(self) -> None:
         if self._server is not None:
@@ -187,12 +187,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._server
 
 
-class SlabPartition(InputPartition):
-    def __init__(self, slab: Slab) -> None:
-        super().__init__(slab)
-        self.slab = slab
+class SplitPartition(InputPartition):
+    def __init__(self, split: Split) -> None:
+        super().__init__(split)
+        self.split = split
 
 
-def read_slab(partition: InputPartition | None, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_split(
+    partition: InputPartition | None, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
     """Yield a partition's rows; None is that of a read without any."""
-    return batches(partition.slab, columns) if isinstance(partition, SlabPartition) else iter(())
+    return batches(partition.split, columns) if isinstance(partition, SplitPartition) else iter(())

@@ -23,29 +23,29 @@ from polynya.lakehouse.reading.slices import (
     read_rows,
 )
 from polynya.objectstore import NotFound
-from polynya.spark.planning import Slab, Span, located
+from polynya.spark.planning import Span, Split, located
 from polynya.spark.server import Server
 
 PLANS_MAX = 3  # merges may replace a pack between a plan and its read, and again
 
 
-def batches(slab: Slab, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def batches(split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the records of a task. Raises ConfigError, DataLoss, CorruptData,
     Unavailable."""
-    if slab.span is not None:
-        yield from _served(slab, slab.span, columns)
+    if split.span is not None:
+        yield from _served(split, split.span, columns)
         return
-    assert slab.store is not None
-    settings, variables = store_settings(slab.store), {**os.environ, **slab.keys.variables}
+    assert split.store is not None
+    settings, variables = store_settings(split.store), {**os.environ, **split.keys.variables}
     check_credentials(settings, variables)
     blobs = open_blobs(settings, variables)
-    left = slab.ranges
+    left = split.ranges
     for _ in range(PLANS_MAX):
         gone: list[Range] = []
         yield from _stored(blobs, left, columns, gone)
         if not gone:
             return
-        left = _planned_again(slab, gone)
+        left = _planned_again(split, gone)
     raise Unavailable(
         f"objects of stream '{left[0].stream}' were replaced {PLANS_MAX} times while they were "
         "read; run the query again"
@@ -79,20 +79,20 @@ def _batch(rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
     )
 
 
-def _planned_again(slab: Slab, gone: Sequence[Range]) -> list[Range]:
+def _planned_again(split: Split, gone: Sequence[Range]) -> list[Range]:
     """Ask the server where the records of these ranges lie now."""
     found: list[Range] = []
-    with Server(slab.connection) as server:
+    with Server(split.connection) as server:
         for part in gone:
             first = part.record + part.skip
             span = Span(part.stream, part.uid, first, first + claimed(part))
-            found += located(server, [span], strict=slab.fail_on_data_loss)[1]
+            found += located(server, [span], strict=split.fail_on_data_loss)[1]
     return found
 
 
-def _served(slab: Slab, span: Span, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _served(split: Split, span: Span, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the records of a JSON stream through the server, without times, keys and headers."""
-    connection = slab.connection
+    connection = split.connection
     with (
         Client(connection.server, token=connection.token) as client,
         client.stream(span.stream).read(format_token(span.first, 0)) as reader,

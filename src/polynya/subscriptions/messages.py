@@ -10,7 +10,7 @@ from polynya.stream.features.subscriptions.commands import SubscriptionConfig
 
 OPERATE = 40  # message kinds between cores
 LINKS = 41
-NEWS = 42
+UPDATES = 42
 LIST = 43
 LAGS = 44
 
@@ -125,8 +125,8 @@ class LinksQuery(msgspec.Struct, array_like=True, frozen=True, gc=False):
     groups: tuple[int, ...] = ()
 
 
-class News(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Streams with news, as (id, uid, stream name), for subscriptions whose home is on the
+class TailUpdates(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Streams with new records, as (id, uid, stream name), for subscriptions whose home is on the
     receiving core. The response lists the deleted incarnations."""
 
     wakes: list[tuple[str, int, str]]

@@ -23,13 +23,13 @@ from polynya.subscriptions.messages import (
     AnyOperation,
     Get,
     ListRequest,
-    News,
     OperationResult,
     Put,
     Reset,
     RetryWork,
     Shapes,
     ShareLanes,
+    TailUpdates,
 )
 from polynya.subscriptions.operations import Operations
 from polynya.subscriptions.shapes import listed_shape
@@ -53,7 +53,7 @@ class Subscriptions:
         self.lags = WorkLags(service, self._links)
         self._wakes = Wakes(service, self._links, self._keys, webhooks)
         self._operations = Operations(self._wakes)
-        self._news: dict[
+        self._pending_updates: dict[
             int, dict[str, tuple[int, str]]
         ] = {}  # core → id → (uid, stream) not sent yet
         self._senders: dict[int, asyncio.Task[None]] = {}
@@ -61,7 +61,7 @@ class Subscriptions:
         self._task: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
         service.rpc.serve(messages.OPERATE, AnyOperation, OperationResult, self._operate)
-        service.rpc.serve(messages.NEWS, News, messages.Over, self._hear)
+        service.rpc.serve(messages.UPDATES, TailUpdates, messages.Over, self._on_updates)
         service.rpc.serve(messages.LIST, ListRequest, messages.Shapes, self._list)
 
     @property
@@ -177,27 +177,31 @@ class Subscriptions:
             if not self._wakes.news(key, uid, name):
                 self._forget(key, uid)
             return
-        self._news.setdefault(core, {})[key] = (uid, name)
+        self._pending_updates.setdefault(core, {})[key] = (uid, name)
         if core not in self._senders:
             self._senders[core] = asyncio.get_running_loop().create_task(self._send_updates(core))
 
     async def _send_updates(self, core: int) -> None:
-        """Send news to a core, one message at a time. News that arrive meanwhile share the next
+        """Send updates to a core, one message at a time. Those that arrive meanwhile share the next
         one."""
         try:
-            while news := self._news.pop(core, None):
-                wakes = [(key, uid, name) for key, (uid, name) in news.items()]
-                for key, uid in await self._service.rpc.ask(core, messages.NEWS, News(wakes)):
+            while updates := self._pending_updates.pop(core, None):
+                wakes = [(key, uid, name) for key, (uid, name) in updates.items()]
+                for key, uid in await self._service.rpc.ask(
+                    core, messages.UPDATES, TailUpdates(wakes)
+                ):
                     self._forget(key, uid)
         except PolynyaError:
             self._wakes.counters.faults += 1  # the sweep sends it again
         finally:
             del self._senders[core]
 
-    async def _hear(self, news: News) -> list[tuple[str, int]]:
-        if any(self._wakes.home_of(key) not in self._machines for key, _, _ in news.wakes):
+    async def _on_updates(self, updates: TailUpdates) -> list[tuple[str, int]]:
+        if any(self._wakes.home_of(key) not in self._machines for key, _, _ in updates.wakes):
             raise NotLeader(0)  # only the leader knows the latest state
-        return [(key, uid) for key, uid, name in news.wakes if not self._wakes.news(key, uid, name)]
+        return [
+            (key, uid) for key, uid, name in updates.wakes if not self._wakes.news(key, uid, name)
+        ]
 
     async def _list(self, question: ListRequest) -> Shapes:
         local = self._service.local

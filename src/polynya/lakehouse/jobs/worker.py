@@ -18,7 +18,6 @@ from polynya.lakehouse.jobs.commit import (
     repair,
     run_job,
 )
-from polynya.lakehouse.jobs.crew import Crew
 from polynya.lakehouse.jobs.culprits import describe as described_fault
 from polynya.lakehouse.jobs.derive import derivation
 from polynya.lakehouse.jobs.late_schemas import retry_registered
@@ -29,6 +28,7 @@ from polynya.lakehouse.jobs.rewrites.merging import due_merges, merge_all, merge
 from polynya.lakehouse.jobs.rewrites.redo import Redefined, produce_rebuild, produce_replay
 from polynya.lakehouse.jobs.stateful.lineage import Lineage
 from polynya.lakehouse.jobs.stopping import STOPPED, Stopped, begin_again, stop_on_signals
+from polynya.lakehouse.jobs.table_pool import TablePool
 from polynya.lakehouse.machine.store import checked_blobs
 from polynya.lakehouse.reading.blobs import Blobs
 from polynya.lakehouse.server.coordinator import Coordinator, NoSuchTable
@@ -112,7 +112,7 @@ class Syncing:
         self._coordinator = coordinator
         self._runner = LazyRunner(factory)
         self._progress = progress
-        self._crew = Crew(at_once)
+        self._pool = TablePool(at_once)
         self._leases = leases or NoLeases()
         self._interval_seconds = interval_seconds
         self._began = time.monotonic()  # the round
@@ -145,7 +145,7 @@ class Syncing:
             finally:
                 lineage.done(name)
 
-        self._crew.run(work, names)
+        self._pool.run(work, names)
         done = [outcome for name in names for outcome in outcomes[name]]
         if faults:
             raise TablesFailed(done, {name: faults[name] for name in names if name in faults})
@@ -153,7 +153,7 @@ class Syncing:
 
     def close(self) -> None:
         """Stop the Spark session. Threads that still sync a table end after their present step."""
-        self._crew.close()
+        self._pool.close()
         self._runner.close()
 
     def _one(self, table: TableRef, progress: Progress, outcomes: list[JobOutcome]) -> None:

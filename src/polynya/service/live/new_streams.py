@@ -15,6 +15,7 @@ import msgspec
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import NEW_STREAMS_INTERVAL_MS
 from polynya.base.names import is_public
+from polynya.jobs import repeat
 from polynya.service.node_service import NodeService
 
 NEW_STREAMS = 70  # messages between cores
@@ -73,14 +74,15 @@ class NewStreams:
             self._task = None
 
     async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(NEW_STREAMS_INTERVAL_MS / 1000)
-            try:
-                await self._ask([])
-            except PolynyaError as error:  # a group that is moving; asked again
-                log.debug("new streams are not known", extra={"error": str(error)})
-            except Exception:  # the watchers must hear of the next ones
-                log.exception("new streams are not known")
+        await repeat(self._ask_again, NEW_STREAMS_INTERVAL_MS / 1000, at_once=False)
+
+    async def _ask_again(self) -> None:
+        try:
+            await self._ask([])
+        except PolynyaError as error:  # a group that is moving
+            log.debug("new streams are not known", extra={"error": str(error)})
+        except Exception:  # the watchers must hear of the next ones
+            log.exception("new streams are not known")
 
     async def _ask(self, missing: list[int] | None) -> None:
         """Ask every group once, and call the watchers. `missing`: takes the groups that do not

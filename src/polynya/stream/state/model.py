@@ -148,10 +148,10 @@ class Segments(msgspec.Struct, array_like=True, gc=False):
 
 
 class ProfileEpoch(msgspec.Struct, array_like=True, gc=False):
-    """The way in which the records from `record` on are stored first, until the next regime."""
+    """The way in which records are stored first: from `record` on, until the next profile epoch."""
 
     profile: int  # `diskless_commands.Profile`
-    epoch: int  # of the stream's regimes, from 1
+    epoch: int  # of the stream's profile epochs, from 1
     record: int  # its first
     byte: int
     since_ms: int

@@ -25,6 +25,7 @@ from polynya.front.kafka.configs import (
 from polynya.front.kafka.topics import profile_change
 from polynya.front.kafka.topics.profile_change import NotChanged, is_abandoned
 from polynya.front.kafka.topics.steps import META_GROUP, TopicRefused, TopicService, TopicSteps
+from polynya.jobs import Failures, repeat
 from polynya.routing.handle import StreamHandle
 from polynya.stream.features.topics.commands import TopicChange, TopicDrop, TopicPut
 from polynya.stream.features.topics.state import Topic, TopicNews, TopicState
@@ -331,25 +332,24 @@ class TopicCatalog:
 
     async def follow(self) -> None:
         """Keep what this core knows as new as its node's replica. Run until cancelled."""
-        while True:
-            with contextlib.suppress(PolynyaError):  # the meta group elects: try again
-                await self.refresh(local=True)
-            await asyncio.sleep(_FOLLOW_SECONDS)
+        await repeat(self._follow_once, _FOLLOW_SECONDS)
+
+    async def _follow_once(self) -> None:
+        with contextlib.suppress(PolynyaError):  # the meta group elects
+            await self.refresh(local=True)
 
     async def finish_all(self) -> None:
         """Finish all topics on the core that leads the meta group, now and then. Run until
         cancelled."""
-        while True:
-            try:
-                if self._service.meta_group.is_here():
-                    await self.refresh(local=True)
-                    for topic in [each for each in self.names.values() if not each.is_settled]:
-                        if self._is_in_other_hands(topic):
-                            continue
-                        log.info(
-                            "finishing a topic", extra={"topic": topic.name, "state": topic.state}
-                        )
-                        await self.finish(topic)
-            except PolynyaError as fault:
-                log.info("a topic could not be finished; retrying", extra={"error": str(fault)})
-            await asyncio.sleep(_FINISH_SECONDS)
+        message = "a topic could not be finished; retrying"
+        failures = Failures(log, message, PolynyaError, level=logging.INFO)
+        await repeat(self._finish_unsettled, _FINISH_SECONDS, failures)
+
+    async def _finish_unsettled(self) -> None:
+        if not self._service.meta_group.is_here():
+            return
+        await self.refresh(local=True)
+        for topic in [each for each in self.names.values() if not each.is_settled]:
+            if not self._is_in_other_hands(topic):
+                log.info("finishing a topic", extra={"topic": topic.name, "state": topic.state})
+                await self.finish(topic)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 
-class Crew:
+class TablePool:
     """A bounded number of threads that stay for all rounds: each has a connection to the JVM.
 
     They are daemons, so a stopped driver does not wait for them; every step of a job may end
