@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import pytest
 from front.test_kafka_producers_in_transactions import NEW, OLD, TransactionalProducer, values
-from polling import turns
+from polling import turns, wait_for
 from worlds.kafka import KafkaWire, KafkaWorld, play
 
 from polynya.base.errors import NotLeader
@@ -301,8 +301,14 @@ def test_a_late_offset_does_not_come_into_the_next_transaction() -> None:
         may_go.set()
         await turns()
         assert await one.end(commit=True) == 0
-        found = await world.front.context.groups.call(FetchOffsets("g"))
-        assert isinstance(found, Offsets)
+
+        async def stable() -> Offsets | None:
+            """The commit is answered before its offsets are stable."""
+            found = await world.front.context.groups.call(FetchOffsets("g"))
+            assert isinstance(found, Offsets)
+            return found if found.entries and not found.unstable else None
+
+        found = await wait_for(stable)
         assert [each.offset for each in found.entries] == [5]
 
     play(story)
