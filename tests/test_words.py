@@ -11,6 +11,7 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+import docstring_verbs
 import pytest
 from missing import left_out
 from parsed import nodes_of
@@ -45,6 +46,7 @@ AVOIDED = re.compile(
 # of design notes that are not in this repository
 MARKS = re.compile(r"\((?:[FR]\d+)(?:, ?[FR]?\d+)*\)")
 SENTENCE_WORDS_MAX = 30  # 20 is the aim
+WITHOUT_VERB_MAX = 0.02  # share of the docstrings of functions
 PLAIN_PAGES = [
     *(ROOT / "docs" / f"{name}.md" for name in (
         "access", "backup", "benchmarks", "cli", "client", "clients-rust", "clients-typescript", "cluster", "cluster-howto", "concepts", "configuration", "console", "cost",
@@ -289,6 +291,27 @@ def test_docstrings_are_plain_sentences(tree: str) -> None:
         for path, line, text in found
         for fault in docstring_faults(text)
     ]
+
+
+@pytest.mark.parametrize("tree", ["src", "tests", "chaos", "bench"])
+def test_nearly_all_docstrings_of_functions_have_a_verb(tree: str) -> None:
+    found = list(docstring_verbs.docstrings(ROOT / tree))
+    without = [each for each in found if not docstring_verbs.has_verb(each.text)]
+    assert len(without) <= len(found) * WITHOUT_VERB_MAX, "\n".join(map(str, without))
+
+
+@pytest.mark.parametrize(
+    ("text", "has"),
+    [
+        ("The newest segment.", False),
+        ("Return the newest segment.", True),
+        ("It tries again: none.", True),
+        ("Two batches of one producer. It is read whole.", False),
+        ("Stopped where the log ends.", True),
+    ],
+)
+def test_a_sentence_without_a_verb_is_found(text: str, has: bool) -> None:
+    assert docstring_verbs.has_verb(text) == has
 
 
 def test_comments_avoid_the_same_words() -> None:
