@@ -211,6 +211,12 @@ def test_fronts_know_the_commands_and_never_the_machine() -> None:
     assert {name.split(".")[2] for name in names} <= FRONT_STREAM
 
 
+def test_rooms_above_the_service_see_protocols_of_it() -> None:
+    whole = "polynya.service.node_service"
+    rooms = [room for room in ROOMS if room not in ("node", "service")]
+    assert not [room for room in rooms if any(whole in imported(text) for text in texts(room))]
+
+
 def test_what_fronts_share_knows_no_protocol() -> None:
     names = {
         name
