@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -215,6 +216,11 @@ def test_rooms_above_the_service_see_protocols_of_it() -> None:
     whole = "polynya.service.node_service"
     rooms = [room for room in ROOMS if room not in ("node", "service")]
     assert not [room for room in rooms if any(whole in imported(text) for text in texts(room))]
+
+
+def test_fronts_reach_a_stream_through_its_handle() -> None:
+    by_name = re.compile(r"\bservice\.(info|propose|read|read_nowait|attach)\b")
+    assert not [found for text in texts("front") for found in by_name.findall(text)]
 
 
 def test_what_fronts_share_knows_no_protocol() -> None:
