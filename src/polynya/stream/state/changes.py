@@ -106,7 +106,7 @@ class SinceCopy:
         self.base = -1  # index of the copy, once the store has it
         self.changes = Changes()
         self.recent: set[int] = set()  # uids of streams, since the last delta of the copy
-        self.left = left  # `Machine.diskless_left` at the last delta of the copy
+        self.left = left  # `DisklessStreams.left` at the last delta of the copy
 
 
 class KeptChanges:

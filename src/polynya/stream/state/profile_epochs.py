@@ -1,7 +1,7 @@
-"""The regime of a stream: its profile now, and the record since which it has it; and the streams of
-a group that are diskless.
+"""The profile epoch of a stream: its profile now, and the record since which it has it; and the
+streams of a group that are diskless.
 
-A stream without a regime has been replicated since its creation.
+A stream without a profile epoch has been replicated since its creation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from polynya.stream.state.model import ProfileEpoch, Stream, WriterState
 
 
 def profile_epoch_of(stream: Stream) -> ProfileEpoch:
-    """Return the stream's regime: the first one, if its profile never changed."""
+    """Return the stream's profile epoch: the first one, if its profile never changed."""
     profile_epoch = None if stream.extras is None else stream.extras.profile_epoch
     return profile_epoch or ProfileEpoch(Profile.REPLICATED, 1, 0, 0, stream.created_ms)
 

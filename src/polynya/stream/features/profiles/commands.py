@@ -202,14 +202,14 @@ class SetProfile(Command, tag=121, frozen=True, gc=False):
     """Begin to change the profile of a stream, or take such a change back. Level 3.
 
     To `DISKLESS`, appends are refused (NOT_YET) until `SealProfileEpoch`; if nothing is hot, the
-    new regime begins at once. To `REPLICATED` it always does. Detail of both commands: (profile,
-    epoch, whether it changes)."""
+    new profile epoch begins at once. To `REPLICATED` it always does. Detail of both commands:
+    (profile, epoch, whether it changes)."""
 
     name: str
     profile: int
     now_ms: int
     uid: int = 0  # precondition: the stream's uid; 0: none
-    epoch: int = 0  # precondition: that of the open regime; 0: none
+    epoch: int = 0  # precondition: that of the open profile epoch; 0: none
 
 
 @command(
@@ -219,10 +219,10 @@ class SetProfile(Command, tag=121, frozen=True, gc=False):
     needs_state=False,
 )
 class SealProfileEpoch(Command, tag=122, frozen=True, gc=False):
-    """End the regime of a stream whose profile changes, if nothing of it is hot; else NOT_YET.
-    Level 3."""
+    """End the profile epoch of a stream whose profile changes, if nothing of it is hot; else
+    NOT_YET. Level 3."""
 
     name: str
     uid: int
-    epoch: int  # of the regime to end; refused if another one is open
+    epoch: int  # of the profile epoch to end; refused if another one is open
     now_ms: int

@@ -94,8 +94,8 @@ def _judge_change(stream: Stream, command: SetProfile) -> Reply | None:
 
 @applies(SealProfileEpoch)
 def apply_seal_profile_epoch(machine: Machine, command: SealProfileEpoch, position: int) -> Reply:
-    """End a regime whose stream waits for it. Refusals: NOT_FOUND, EVICTED, GONE, FENCED (another
-    epoch is open), REFUSED (it does not change), NOT_YET (something is hot)."""
+    """End a profile epoch whose stream waits for it. Refusals: NOT_FOUND, EVICTED, GONE, FENCED
+    (another epoch is open), REFUSED (it does not change), NOT_YET (something is hot)."""
     machine.counters.raise_level(_LEVEL)
     stream = machine.directory.streams.get(command.name)
     if stream is None:
@@ -120,7 +120,7 @@ def _judge_seal(stream: Stream, command: SealProfileEpoch, profile_epoch: Profil
 
 
 def _begin(machine: Machine, stream: Stream, profile: int, epoch: int, now_ms: int) -> None:
-    """Begin a regime at the tail."""
+    """Begin a profile epoch at the tail."""
     machine.counters.raise_level(_LEVEL)
     _keep(
         machine, stream, ProfileEpoch(profile, epoch, stream.next_record, stream.next_byte, now_ms)
@@ -136,7 +136,7 @@ def _keep(machine: Machine, stream: Stream, profile_epoch: ProfileEpoch) -> None
 
 
 def _with_epoch(reply: Reply, stream: Stream) -> Reply:
-    """Add the regime that is open now to a reply."""
+    """Add the profile epoch that is open now to a reply."""
     if reply.uid:
         profile_epoch = profile_epoch_of(stream)
         reply.detail = (
