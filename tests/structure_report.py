@@ -117,8 +117,8 @@ def imports_of(tree: ast.Module, known: frozenset[str]) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = {f"{node.module}.{each.name}" for each in node.names}
-            found |= names & known or {node.module}
+            names = (f"{node.module}.{each.name}" for each in node.names)
+            found |= {name if name in known else node.module for name in names}
     return found & known
 
 

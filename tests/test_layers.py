@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -211,6 +212,17 @@ def test_fronts_know_the_commands_and_never_the_machine() -> None:
     assert {name.split(".")[2] for name in names} <= FRONT_STREAM
 
 
+def test_rooms_above_the_service_see_protocols_of_it() -> None:
+    whole = "polynya.service.node_service"
+    rooms = [room for room in ROOMS if room not in ("node", "service")]
+    assert not [room for room in rooms if any(whole in imported(text) for text in texts(room))]
+
+
+def test_fronts_reach_a_stream_through_its_handle() -> None:
+    by_name = re.compile(r"\bservice\.(info|propose|read|read_nowait|attach)\b")
+    assert not [found for text in texts("front") for found in by_name.findall(text)]
+
+
 def test_what_fronts_share_knows_no_protocol() -> None:
     names = {
         name
@@ -250,76 +262,3 @@ def test_a_planted_import_of_a_room_is_found(room: str) -> None:
 @pytest.mark.parametrize("place", PURE)
 def test_a_planted_import_of_a_library_is_found(place: str) -> None:
     assert forbidden_modules(place, [PLANTED]) == {"pyspark", "socket"}
-
-
-# what may import each other inside a room, type hints included -> why; at most these modules of the
-# room take part
-CIRCLES = {
-    "raft": (
-        "disk_loss election following leading membership quiescence reading snapshots",
-        "one protocol: a reaction to a message begins others, and all of them change the state of "
-        "one member",
-    ),
-}
-
-
-def modules_of(room: str) -> dict[str, str]:
-    """The modules of a room by their dotted names inside it, with their sources."""
-    found = {}
-    for path in (SOURCE / room).rglob("*.py"):
-        parts = path.relative_to(SOURCE / room).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text()
-    return found
-
-
-def named_modules(text: str, room: str, modules: Iterable[str]) -> set[str]:
-    """The modules of the room that a source imports, also those only for type hints."""
-    prefix, names = f"polynya.{room}.", set()
-    for node in nodes_of(text):
-        if (
-            isinstance(node, ast.ImportFrom)
-            and node.module
-            and f"{node.module}.".startswith(prefix)
-        ):
-            inside = node.module[len(prefix) :]
-            for alias in node.names:
-                names.add(
-                    f"{inside}.{alias.name}".lstrip(".")
-                    if f"{inside}.{alias.name}".lstrip(".") in modules
-                    else inside
-                )
-        elif isinstance(node, ast.Import):
-            names |= {
-                alias.name[len(prefix) :] for alias in node.names if alias.name.startswith(prefix)
-            }
-    return names & set(modules)
-
-
-def circle_of(sources: dict[str, str], room: str) -> set[str]:
-    """The modules of a room that import themselves, directly or over others."""
-    imports = {name: named_modules(text, room, sources) - {name} for name, text in sources.items()}
-
-    def reached(begin: str) -> set[str]:
-        seen, todo = set[str](), [begin]
-        while todo:
-            for name in imports[todo.pop()] - seen:
-                seen.add(name)
-                todo.append(name)
-        return seen
-
-    return {name for name in sources if name in reached(name)}
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_files_of_a_room_import_each_other_in_no_circle_but_the_listed_one(room: str) -> None:
-    assert circle_of(modules_of(room), room) == set(CIRCLES.get(room, ("", ""))[0].split())
-
-
-def test_a_planted_circle_is_found() -> None:
-    planted = {
-        "a": "from polynya.wal import b",
-        "b": "if TYPE_CHECKING:\n    from polynya.wal.c import C",
-        "c": "import polynya.wal.a",
-        "d": "from polynya.wal.a import A",
-    }
-    assert circle_of(planted, "wal") == {"a", "b", "c"}

@@ -16,7 +16,7 @@ def test_what_is_large_and_what_goes_in_circles_is_listed(tmp_path: Path) -> Non
         (package / f"m{number}.py").write_text("")
     (package / "m0.py").write_text("from some import m1\n")
     (package / "m1.py").write_text("import some.m2\n")
-    (package / "m2.py").write_text("if 0:\n    from some.m0 import x\n")
+    (package / "m2.py").write_text("if TYPE_CHECKING:\n    from some.m0 import x\n")
     stores = "; ".join(f"self.a{number} = 0" for number in range(21))
     (package / "m3.py").write_text(LARGE.format(stores=stores) + "from some.m0 import x\n")
     assert list(structure_report.report(tmp_path)) == [

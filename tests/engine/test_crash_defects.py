@@ -100,7 +100,7 @@ async def test_nothing_is_visible_before_it_is_durable(world: World) -> None:
     """(4) Bytes were visible before they were durable."""
     await world.create(QUIET)
     listener = Listener()
-    await world.service.attach(QUIET, listener)
+    await world.service.open(QUIET).attach(listener)
     disk = world.disk
     sync, seen = disk.sync, []
 

@@ -132,7 +132,7 @@ class Session:
 
     async def watch(self, name: str) -> None:
         listener = Listener()
-        info = await self.world.service.attach(name, listener)
+        info = await self.world.service.open(name).attach(listener)
         if isinstance(info, StreamInfo):
             self.oracle.heard[name] = (info, listener)
 

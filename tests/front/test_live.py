@@ -122,7 +122,7 @@ def test_a_frame_is_encoded_once_for_all(monkeypatch: object) -> None:
             def live(self, event: LiveEvent) -> None:
                 published.append(event)
 
-        await world.service.attach("default/s", Spy())
+        await world.service.open("default/s").attach(Spy())
         await world.post("s", b"1")
         pieces = {await reader.chunk() for reader in readers}
         assert len(pieces) == 1

@@ -114,7 +114,7 @@ def test_live_readers_are_woken_by_the_end_of_a_transaction(
             def live(self, event: LiveEvent) -> None:
                 seen.append(event)
 
-        await world.service.attach("default/s", Committed())
+        await world.service.open("default/s").attach(Committed())
         readers = [await world.sse("s"), await world.sse("s", "?live=sse&offset=now")]
         for reader in readers:
             assert control(await reader.chunk())["streamNextOffset"] == STABLE
@@ -170,7 +170,7 @@ def test_live_readers_wait_for_the_end_of_a_transaction() -> None:
             def live(self, event: LiveEvent) -> None:
                 seen.append(event)
 
-        await world.service.attach("default/s", Uncommitted())
+        await world.service.open("default/s").attach(Uncommitted())
         reader = await world.sse("s")
         first = await reader.chunk()
         assert b"data:[1,2]\n" in first and control(first)["streamNextOffset"] == STABLE

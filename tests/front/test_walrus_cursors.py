@@ -154,16 +154,16 @@ def test_readers_that_take_over_at_once_get_each_message_once() -> None:
 def test_a_group_with_nodes_of_the_last_release_keeps_the_old_cursor() -> None:
     async def story(world: World) -> None:
         await topic_of_the_last_release(world, read=2)
-        propose = world.service.propose
+        propose = world.service.proposals.propose_to
 
-        def as_before(name: str, command: Command, done: Done) -> None:
+        def as_before(group: int, command: Command, done: Done) -> None:
             if level_for(command) >= INTERNAL_LEVEL:
                 done(Unavailable("this command needs a newer feature level"))
             else:
-                propose(name, command, done)
+                propose(group, command, done)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(world.service, "propose", as_before)
+            patch.setattr(world.service.proposals, "propose_to", as_before)
             assert await get(topics_of(world)) == "OK 2"
             assert await has(world, NEW) is None and await has(world, OLD) is not None
         assert await get(topics_of(world)) == "OK 3"

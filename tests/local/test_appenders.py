@@ -96,7 +96,7 @@ async def test_an_append_is_told_only_where_somebody_watches(world: World) -> No
     world.engine.core.on_applied = note
     await world.append(A, b"1")
     listener = Listener()
-    info = await world.service.attach(A, listener)
+    info = await world.service.open(A).attach(listener)
     await world.append(A, b"23")
     world.service.detach(info.uid, listener)
     await world.append(A, b"4")

@@ -446,7 +446,7 @@ async def test_a_source_on_a_core_that_is_away_refuses_and_comes_back(node: Node
     await node.start_core(1)
     await node.wait_connected()
     assert await here.read(CHILD) == b"abc"
-    assert isinstance(await here.service.attach(CHILD, Listener()), StreamInfo)
+    assert isinstance(await here.service.open(CHILD).attach(Listener()), StreamInfo)
 
 
 @pytest.mark.parametrize("then", ["trimmed", "deleted", "shorter", "anew"])

@@ -111,8 +111,8 @@ async def test_a_broken_answer_costs_the_others_nothing(world: World) -> None:
             raise ZeroDivisionError
 
     listener = Listener()
-    await world.service.attach(A, BrokenReader())
-    await world.service.attach(A, listener)
+    await world.service.open(A).attach(BrokenReader())
+    await world.service.open(A).attach(listener)
     world.service.propose(A, world.append_of(A, b"1"), broken)
     assert (await world.append(A, b"2")).code == Code.OK
     assert listener.payload == b"12" and len(world.local.feeds) == 1
@@ -124,7 +124,7 @@ async def test_expires_at_ends_a_stream_for_readers_writers_and_watchers(world: 
     end = world.clock.ms + 5000
     await world.create(A, expires_at_ms=end)
     listener = Listener()
-    await world.service.attach(A, listener)
+    await world.service.open(A).attach(listener)
     world.clock.ms = end - 1
     assert (await world.append(A, b"x")).code == Code.OK
     world.clock.ms = end
@@ -140,7 +140,7 @@ async def test_a_create_over_an_expired_stream_tells_the_watchers_of_the_old_one
 ) -> None:
     old = await world.create(A, expires_at_ms=world.clock.ms + 1000)
     listener = Listener()
-    await world.service.attach(A, listener)
+    await world.service.open(A).attach(listener)
     in_flight = world.send(world.append_of(B, b"x"))
     world.clock.ms += 1000
     first, second = world.send(world.create_of(A)), world.send(world.create_of(A))
@@ -205,7 +205,7 @@ async def test_a_read_outlives_a_restart(world: World) -> None:
 async def test_an_attached_reader_keeps_a_stream_and_its_writer_can_append(world: World) -> None:
     await world.create(A, ttl_seconds=8)
     listener = Listener()
-    info = await world.service.attach(A, listener)
+    info = await world.service.open(A).attach(listener)
     assert isinstance(info, StreamInfo)
     world.clock.ms += 60_000
     assert (await world.append(A, b"x")).code == Code.OK

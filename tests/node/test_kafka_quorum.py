@@ -45,7 +45,9 @@ def test_the_leader_tells_the_ends_of_the_logs() -> None:
 def test_a_node_without_a_cluster_is_its_own_quorum() -> None:
     async def story() -> None:
         core = World().start()
-        status = await SoleStatus(core.engine, 0).status(0)
+        engine = core.engine
+        sole = SoleStatus(engine.service.rpc, engine.storage.core_replicas.groups, 0)
+        status = await sole.status(0)
         assert (status.node, status.configuration.voters, status.peers) == (0, (0,), {})
         assert 0 <= status.commit <= status.last
         await core.stop()

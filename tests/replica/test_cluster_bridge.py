@@ -154,7 +154,7 @@ def test_a_group_that_leaves_while_nodes_are_asked_about_its_readers_is_passed_o
 
 async def attached(node: Node, *, local: bool = False) -> LiveReader:
     ear = LiveReader()
-    assert isinstance(await node.engine.service.attach(A, ear, local=local), StreamInfo)
+    assert isinstance(await node.engine.service.open(A).attach(ear, local=local), StreamInfo)
     return ear
 
 

@@ -250,9 +250,9 @@ async def test_live_readers_go_on_when_the_replica_they_follow_goes(world: World
 
     service = outsider.engine.service
     first, second = LiveReader(), LiveReader()
-    info = await service.attach(A, first)
+    info = await service.open(A).attach(first)
     assert isinstance(info, StreamInfo)
-    await service.attach(A, second)
+    await service.open(A).attach(second)
     assert len(outsider.world.open) == 1, "one subscription, however many readers"
     await outsider.append(A, b"1")
     await world.wait(lambda: len(heard) == 2)
@@ -262,7 +262,7 @@ async def test_live_readers_go_on_when_the_replica_they_follow_goes(world: World
     assert heard[2].cut and heard[3].cut
     await world.wait_leaders()
     third = LiveReader()
-    assert isinstance(await service.attach(A, third), StreamInfo)
+    assert isinstance(await service.open(A).attach(third), StreamInfo)
     await outsider.append(A, b"2")
     await world.wait(lambda: len(heard) == 5)
     service.detach(info.uid, third)

@@ -25,7 +25,7 @@ class LiveReader:
 
 async def _attach(service: NodeService, name: str) -> StreamInfo | Refusal:
     ear = LiveReader()
-    info = await service.attach(name, ear)
+    info = await service.open(name).attach(ear)
     if isinstance(info, StreamInfo):
         service.detach(info.uid, ear)
     return info

@@ -159,7 +159,7 @@ async def test_live_readers_hear_of_commits(node: Node) -> None:
     here, there = node.worlds
     listener = Listener()
     await create(here, THERE)
-    await there.service.attach(THERE, listener)
+    await there.service.open(THERE).attach(listener)
     await bound(here, THERE, b"1")
     await wait_for(lambda: listener.events, what="the commit")
     assert [(event.record, event.byte) for event in listener.events] == [(1, 1)]

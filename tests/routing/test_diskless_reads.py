@@ -228,7 +228,7 @@ async def test_live_readers_learn_of_a_commit_without_its_payload(node: Node) ->
     here, there = node.worlds
     await here.create(THERE, **DISKLESS)
     listener = Listener()
-    info = await here.service.attach(THERE, listener)
+    info = await here.service.open(THERE).attach(listener)
     assert isinstance(info, StreamInfo)
     await writer_of(here).append(THERE, b"one;", b"no", b"two;", refused={1})
     while not (listener.events and listener.events[-1].record == 2):

@@ -22,7 +22,7 @@ HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
 
 async def attached(world: World, name: str) -> tuple[StreamInfo, Listener]:
     listener = Listener()
-    info = await world.service.attach(name, listener)
+    info = await world.service.open(name).attach(listener)
     assert isinstance(info, StreamInfo)
     return info, listener
 
@@ -66,7 +66,7 @@ async def test_a_tail_watch_carries_numbers_only_between_cores(node: Node) -> No
     here, there = node.worlds
     await here.create(THERE)
     watcher, (_, reader) = Listener(), await attached(here, THERE)
-    info = await here.service.attach(THERE, watcher, numbers=True)
+    info = await here.service.open(THERE).attach(watcher, numbers=True)
     assert isinstance(info, StreamInfo)
     await here.append(THERE, b"abc")
     await wait_for(lambda: watcher.events and reader.events)
@@ -92,13 +92,13 @@ def test_the_end_of_a_transaction_reaches_readers_of_either_core(
         info, reader = await attached(here, name)
         watcher, uncommitted = Listener(), Uncommitted()
         for watch in (watcher, uncommitted):
-            await here.service.attach(name, watch, numbers=True)
+            await here.service.open(name).attach(watch, numbers=True)
         stream = home.local.machines[home.service.group_of(name)].directory.streams[name]
         stream.kafka = KafkaState(open={7: OpenTransaction(0, 0, 0, 1)})
         await here.append(name, b"abc")
         await wait_for(lambda: uncommitted.events)
         late = Listener()
-        found = await here.service.attach(name, late, numbers=True)
+        found = await here.service.open(name).attach(late, numbers=True)
         assert isinstance(found, StreamInfo)
         assert (found.record, found.high_watermark) == (0, 1)
         assert not reader.events and not watcher.events
@@ -109,7 +109,7 @@ def test_the_end_of_a_transaction_reaches_readers_of_either_core(
             last = each.events[-1]
             assert (last.begin_record, last.record, last.byte, last.payload) == (0, 1, 3, b"")
         await wait_for(lambda: len(uncommitted.events) == 2)
-        again = await here.service.attach(name, late, numbers=True)
+        again = await here.service.open(name).attach(late, numbers=True)
         assert isinstance(again, StreamInfo)
         assert (again.record, again.high_watermark) == (1, 1)
         for each in listeners:
@@ -145,7 +145,7 @@ async def test_a_client_that_leaves_while_it_is_attached_leaves_nothing(node: No
     here, there = node.worlds
     await here.create(THERE)
     for turns in range(30):
-        task = asyncio.create_task(here.service.attach(THERE, Listener()))
+        task = asyncio.create_task(here.service.open(THERE).attach(Listener()))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
@@ -179,7 +179,7 @@ async def test_a_deleted_stream_tells_its_readers_once(node: Node, name: str) ->
     await here.delete(name)
     await wait_for(lambda: len(listener.events) == 2)
     assert [event.gone for event in listener.events] == [False, True]
-    assert isinstance(await here.service.attach(name, listener), Refusal)
+    assert isinstance(await here.service.open(name).attach(listener), Refusal)
     await here.create(name)
     info, again = await attached(here, name)
     await here.append(name, b"y")
@@ -198,7 +198,7 @@ async def test_readers_are_cut_when_the_streams_core_dies_and_may_come_again(nod
     assert [event.cut for event in listener.events] == [True]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("polynya.transport.peer.WAIT_SECONDS", 60.0)
-        waiting = asyncio.create_task(here.service.attach(THERE, Listener()))
+        waiting = asyncio.create_task(here.service.open(THERE).attach(Listener()))
         await asyncio.sleep(0)
         await node.start_core(1)
         await node.wait_connected()
@@ -243,7 +243,7 @@ async def test_a_core_that_is_away_for_long_is_unavailable(node: Node) -> None:
     await here.create(THERE)
     await node.kill_core(1)
     with pytest.raises(Unavailable):
-        await here.service.attach(THERE, Listener())
+        await here.service.open(THERE).attach(Listener())
     await node.start_core(1)
     await node.wait_connected()
     assert (await attached(here, THERE))[0].record == 0

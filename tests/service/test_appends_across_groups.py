@@ -403,7 +403,7 @@ def test_a_commit_waits_for_a_backup() -> None:
 def test_a_live_reader_hears_of_a_commit_alone() -> None:
     async def story(shop: Shop) -> None:
         listener = Listener()
-        await shop.world.service.attach(shop.a, listener)
+        await shop.world.service.open(shop.a).attach(listener)
         assert await shop.refused(shop.part(shop.a, b"1"), shop.condition(shop.b, 7)) == (
             1,
             Code.PRECONDITION,

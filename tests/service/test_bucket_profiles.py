@@ -10,8 +10,7 @@ import pytest
 from sim.loop import run_simulated
 
 from polynya.base.errors import Unavailable
-from polynya.routing import fresh_reads
-from polynya.service.settings import bucket_profiles
+from polynya.service.settings import bucket_profiles, fresh_reads
 from polynya.service.settings.bucket_profiles import SCOPE, BucketProfiles, TooManyBuckets
 from polynya.stream.command import Command
 from polynya.stream.features.settings.commands import MetaChange

@@ -9,8 +9,8 @@ import pytest
 
 from polynya.base.errors import Unavailable
 from polynya.reducers.bindings import Wanted
-from polynya.routing import fresh_reads
 from polynya.service.reducers.registry import MetaSettings, Reducers
+from polynya.service.settings import fresh_reads
 from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.replies import Code, Reply
 

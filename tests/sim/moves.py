@@ -113,7 +113,7 @@ class Moves(Episode):
         ear, life = LiveReader(), node.life
         try:
             async with asyncio.timeout(6):
-                info = await node.process.drive(node.engine.service.attach(name, ear))
+                info = await node.process.drive(node.engine.service.open(name).attach(ear))
         except (Unavailable, TimeoutError):
             return
         if node.life != life or not node.alive:

@@ -431,7 +431,7 @@ class Worker:
             self._node.engine.service,
         )
         try:
-            info = await self._node.background.ask(service.attach(name, ear))
+            info = await self._node.background.ask(service.open(name).attach(ear))
         except (Unavailable, OutcomeUnknown):
             return
         if not isinstance(info, StreamInfo):

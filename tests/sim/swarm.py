@@ -355,7 +355,7 @@ class SwarmEpisode(Episode):
     async def _follow(self, node: Node, name: str, content: bytearray) -> None:
         """Follow a stream until the node dies or the time is over."""
         ear, life, service = LiveReader(), node.life, node.engine.service
-        info = await node.process.drive(service.attach(name, ear))
+        info = await node.process.drive(service.open(name).attach(ear))
         assert isinstance(info, StreamInfo), f"{name} is not there on node {node.number}"
         try:
             page = await node.read(name)

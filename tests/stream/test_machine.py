@@ -129,3 +129,11 @@ def test_stale_places_do_not_hide_older_ones() -> None:
     ((_, hot),) = machine.directory.flush_candidates()
     hot[0].position = 30
     assert machine.directory.needed_positions() == 20
+
+
+def test_the_outbox_may_have_any_command() -> None:
+    machine = Machine(1)
+    sent = (2, Append("docs/a", 1, "text/plain", raw_batch(b"x")))
+    machine.outbox.send(*sent)
+    restored = machine_from(snapshot_of(machine), lambda position, uid: b"")
+    assert restored.outbox.messages == {1: sent}

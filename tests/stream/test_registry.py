@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ from polynya.stream import command as commands
 from polynya.stream import registry
 from polynya.stream.command import Command, applies, command, level_of
 from polynya.stream.command_validation import NONE, TIME, WIDE, fault_of
+from polynya.stream.features.appends.commands import APPEND_BASES, APPENDS
 from polynya.stream.features.lifetimes.commands import Create
 from polynya.stream.replies import Code, Reply
 
@@ -88,6 +90,10 @@ def test_the_commands_of_each_folder_are_registered() -> None:
         if issubclass(getattr(import_module(module_of(path)), name), Command)
     }
     assert written == {kind.__name__ for kind in get_args(registry.AnyCommand)}
+
+
+def test_every_kind_of_append_is_listed() -> None:
+    assert {*APPEND_BASES, *chain.from_iterable(map(registry.kinds_of, APPEND_BASES))} == APPENDS
 
 
 def module_of(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 
 import msgspec
 
@@ -20,8 +21,9 @@ from polynya.config.tls import Tls
 from polynya.front.http.api.tokens import Tokens
 from polynya.jobs import repeat
 from polynya.observability.metrics import Samples
-from polynya.service.node_service import NodeService
+from polynya.routing.answers import MetaGroup
 from polynya.stream.features.placement.cluster_map import META_GROUP
+from polynya.stream.machine import Machine
 from polynya.transport import Reply, Transport
 
 TICK_SECONDS = 0.25  # delay until a revoked token is rejected, at most
@@ -56,11 +58,10 @@ class Keeper:
         """Return the TLS context of this core's ports, or None without TLS."""
         return None if self.tls is None else self.tls.context
 
-    def join(self, service: NodeService) -> None:
-        """Switch to the tokens of the cluster."""
-        self.tokens = shared = SharedTokens(self.file, service.meta_group)
+    def join(self, meta_group: MetaGroup, machines: Mapping[int, Machine]) -> None:
+        """Switch to the tokens of the cluster. `machines`: the groups of this core."""
+        self.tokens = shared = SharedTokens(self.file, meta_group)
         if self._start.core == 0:
-            machines = service.local.machines
             self._copy = TokenCopy(
                 self.file,
                 shared,

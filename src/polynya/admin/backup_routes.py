@@ -24,8 +24,8 @@ from polynya.engine.snapshots.prepared import PreparedCaptures, backup_of
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.objectstore import NotFound, ObjectStore, StoreUnavailable, check_key, check_prefix
+from polynya.routing.rpc import CoreService
 from polynya.service.assembly import CoreRuntime
-from polynya.service.node_service import NodeService
 from polynya.stream.features.transactions.commands import TxnHold
 from polynya.stream.features.transactions.state import TransactionState
 from polynya.stream.replies import Code
@@ -108,7 +108,7 @@ class Backups:
 
     def __init__(self, start: CoreStart, engine: CoreRuntime, tier: Tier | None) -> None:
         self._start, self._engine, self._tier = start, engine, tier
-        self._service: NodeService = engine.service
+        self._service: CoreService = engine.service
         self._held: dict[str, _Held] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._prepared = PreparedCaptures(engine.snapshotter.encoding)

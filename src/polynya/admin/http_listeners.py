@@ -127,7 +127,7 @@ class HttpListeners:
         tokens = TokenRoutes(keeper.tokens, keeper.known)
         self._admin_acts = self._audited(
             audited_requests.admin_act,
-            admin_handler(behind, service, tokens, AuditFile(start.config.data)),
+            admin_handler(behind, service.flush, tokens, AuditFile(start.config.data)),
         )
 
     def listeners(self, connections: ConnectionShares) -> list[Listener]:

@@ -33,7 +33,6 @@ from polynya.front.http.protocol.extension import (
     Response,
 )
 from polynya.observability import open_metrics
-from polynya.service.node_service import NodeService
 from polynya.service.table_jobs import TableJobs
 from polynya.service.tables import TableRefused, Tables
 from polynya.wire.tables import Merging, StoreRef
@@ -63,22 +62,20 @@ class Backends(NamedTuple):
 
 
 def table_routes(
-    start: CoreStart, service: NodeService, read_object: ReadObject | None
+    start: CoreStart, jobs: TableJobs, now_ms: Callable[[], int], read_object: ReadObject | None
 ) -> TableRoutes:
     """Return the routes of tables. `read_object` is None without an object store."""
     merging = Merging(start.config.lake.merge_files, start.config.lake.merge_size)
-    return TableRoutes(
-        TableJobs(service, service.flush), store_ref(start), service.now_ms, read_object, merging
-    )
+    return TableRoutes(jobs, store_ref(start), now_ms, read_object, merging)
 
 
 def iceberg_catalog(
-    start: CoreStart, service: NodeService, read_object: ReadObject | None
+    start: CoreStart, tables: Tables, read_object: ReadObject | None
 ) -> IcebergCatalog:
     """Return the Iceberg REST catalog of all tables."""
     keys = start.config.catalog
     given = S3Keys(keys.s3_access_key_id, keys.s3_secret_access_key)
-    return IcebergCatalog(Tables(service), store_ref(start), given, read_object)
+    return IcebergCatalog(tables, store_ref(start), given, read_object)
 
 
 def table_handler(route: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Handler:
@@ -93,7 +90,10 @@ def table_handler(route: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Han
 
 
 def admin_handler(
-    behind: Backends, service: NodeService, tokens: TokenRoutes, audit: AuditFile
+    behind: Backends,
+    flush: Callable[[str], Awaitable[None]],
+    tokens: TokenRoutes,
+    audit: AuditFile,
 ) -> Handler:
     """Return the handler of `/v1/admin/`: `tables/…` for drivers; `store/…` and `backup/…` for
     operators; `tokens` and `jwts`; `audit`, the last lines of the audit log.
@@ -122,7 +122,7 @@ def admin_handler(
             body = msgspec.json.encode({"acts": lines})
             return Response(200, body, headers=NO_STORE)
         if first == "flush" and not rest and request.method == "POST":
-            await service.flush(request.query.get("prefix", ""))
+            await flush(request.query.get("prefix", ""))
             return Response(200, b"{}")
         raise Failure("NO_ROUTE")
 

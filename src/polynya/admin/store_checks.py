@@ -17,7 +17,7 @@ from polynya.front.http.api.table_views import ReadObject
 from polynya.front.http.protocol.errors import Failure
 from polynya.front.http.protocol.extension import Request, Response, read_json
 from polynya.objectstore import StoreUnavailable
-from polynya.service.node_service import NodeService
+from polynya.routing.rpc import CoreService
 from polynya.stream.machine import Machine
 from polynya.tiering.tier import Tier
 
@@ -65,7 +65,7 @@ class SettleRequest(msgspec.Struct):
 class StoreChecks:
     """The store check routes of one core. Any core answers and forwards to the groups' leader."""
 
-    def __init__(self, service: NodeService, tier: Tier | None) -> None:
+    def __init__(self, service: CoreService, tier: Tier | None) -> None:
         self._service = service
         self._tier = tier
         service.rpc.serve(VERIFY, VerifyRequest, VerifiedPart, self._verify)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from polynya.local.api import ReadLimits, Span
@@ -36,6 +36,28 @@ class LedGroups(Protocol):
     def propose(self, group: int, command: Command, done: Done) -> None: ...
 
     def stamped(self, command: Command) -> Command: ...
+
+
+class LocalMachines(Protocol):
+    """The groups of this core, for rooms that read their state. See `LocalGroups`."""
+
+    @property
+    def machines(self) -> Mapping[int, Machine]: ...
+
+    @property
+    def led(self) -> Mapping[int, Machine]: ...
+
+    @property
+    def level(self) -> int: ...
+
+    @property
+    def turns(self) -> int: ...
+
+    def here(self, group: int) -> Machine: ...
+
+    async def linearize(self, group: int) -> None: ...
+
+    async def linearize_all(self, groups: Iterable[int]) -> None: ...
 
 
 class Agreement(Protocol):

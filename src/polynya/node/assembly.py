@@ -50,6 +50,7 @@ from polynya.service.assembly import CoreRuntime, Shape
 from polynya.service.consumer_groups.admin import GroupAdmin
 from polynya.service.consumer_groups.lag import GroupLags
 from polynya.service.node_service import NodeService
+from polynya.service.table_jobs import TableJobs
 from polynya.service.tables import Tables
 from polynya.stream.features.placement.cluster_map import META_GROUP
 from polynya.stream.parts import SegmentLimits
@@ -163,7 +164,8 @@ class Assembly:
     def _backends(self) -> Backends:
         tier = self._tier.tier
         checks = StoreChecks(self.service, tier)
-        tables = table_routes(self._start, self.service, checks.read_object)
+        jobs = TableJobs(self.service, self.service.flush)
+        tables = table_routes(self._start, jobs, self.service.now_ms, checks.read_object)
         return Backends(
             tables,
             TableRunRoutes(Tables(self.service), self._table_runs, tables),
@@ -174,7 +176,9 @@ class Assembly:
                 ).handle,
                 TRANSACTIONS: TransactionRoutes(self._engine.transactions).handle,
                 CLIENTS: ClientRoutes(self._kafka_clients).handle,
-                CATALOG: iceberg_catalog(self._start, self.service, checks.read_object).handle,
+                CATALOG: iceberg_catalog(
+                    self._start, Tables(self.service), checks.read_object
+                ).handle,
             },
             checks,
             Backups(self._start, self._engine, tier),

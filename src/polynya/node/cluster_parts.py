@@ -49,7 +49,9 @@ class Standalone:
 
     def __init__(self, start: CoreStart, engine: CoreRuntime, transport: Transport | None) -> None:
         self.view = ClusterView(start, transport, MemberReport(), None)
-        self.group_status = SoleStatus(engine, start.identity.node)
+        self.group_status = SoleStatus(
+            engine.service.rpc, engine.storage.core_replicas.groups, start.identity.node
+        )
         self.operations: ClusterActs = NoCluster(self.view)
 
     def urls(self) -> dict[int, str]:
@@ -138,7 +140,7 @@ class ClusterParts:
 
     def share(self, keeper: Keeper) -> None:
         """Switch to the tokens of the cluster."""
-        keeper.join(self._engine.service)
+        keeper.join(self._engine.service.meta_group, self._engine.local.machines)
 
     def follow_store(self, access: StoreAccess | None) -> None:
         """Transfer leaderships while this node cannot use its object store, if it has one."""

@@ -7,8 +7,9 @@ import msgspec
 from polynya.base.errors import InvalidMessage
 from polynya.base.limits import APPEND_BYTES_MAX, MIB
 from polynya.base.msgpack import array_head
-from polynya.stream.command import Command
+from polynya.stream.command import Command, tag_of
 from polynya.stream.command_validation import fault_of
+from polynya.stream.features.appends.commands import APPENDS, AppendAll, Bundle, TxnAppend
 from polynya.stream.registry import AnyCommand
 
 # the largest append plus its record lengths; also the limit of messages between nodes
@@ -16,8 +17,7 @@ ENTRY_BYTES_MAX = APPEND_BYTES_MAX + 7 * MIB
 _BUNDLE_HEAD = bytes((0x92, 99))  # an array of two, and the tag
 # of `Bundle`, `AppendAll` and `TxnAppend`, whose first fields are the commands
 _HEADS_OF_MANY = (_BUNDLE_HEAD, bytes((0x92, 26)), bytes((0x95, 27)))
-# of `Append`, `Produce`, `MirrorBatch`, `AppendIf`, those, and `TxnProduce`
-_PAYLOAD_TAGS = frozenset((2, 8, 12, 15, 26, 27, 99, 119))
+_PAYLOAD_TAGS = frozenset(map(tag_of, (*APPENDS, Bundle, AppendAll, TxnAppend)))
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)
 

@@ -26,14 +26,7 @@ from polynya.replica.log import check_proposal
 from polynya.routing import messages, requests, send
 from polynya.routing.requests import Answer
 from polynya.stream.command import Command
-from polynya.stream.features.appends.commands import (
-    APPEND_BASES,
-    Append,
-    AppendIf,
-    MirrorBatch,
-    Produce,
-    TxnProduce,
-)
+from polynya.stream.features.appends.commands import APPEND_BASES, AnyAppend, Append, Produce
 from polynya.stream.replies import Done, Reply
 from polynya.transport.errors import decode_error, encode_error
 
@@ -67,12 +60,8 @@ class _RawAnswers(msgspec.Struct, array_like=True):
 _raw_answers: msgspec.msgpack.Decoder[_RawAnswers] = msgspec.msgpack.Decoder(_RawAnswers)
 _reply: msgspec.msgpack.Decoder[Reply | None] = msgspec.msgpack.Decoder(Reply | None)
 _answers: msgspec.msgpack.Decoder[_Answers] = msgspec.msgpack.Decoder(_Answers)
-_append: msgspec.msgpack.Decoder[Append | Produce] = msgspec.msgpack.Decoder(
-    Append | AppendIf | Produce | MirrorBatch | TxnProduce
-)
-_appends: msgspec.msgpack.Decoder[list[Append | Produce]] = msgspec.msgpack.Decoder(
-    list[Append | AppendIf | Produce | MirrorBatch | TxnProduce]
-)
+_append: msgspec.msgpack.Decoder[AnyAppend] = msgspec.msgpack.Decoder(AnyAppend)
+_appends: msgspec.msgpack.Decoder[list[AnyAppend]] = msgspec.msgpack.Decoder(list[AnyAppend])
 _raws: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 

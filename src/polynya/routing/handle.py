@@ -80,8 +80,9 @@ class StreamReads:
     async def attach(
         self, group: int, name: str, sink: Sink, *, local: bool = False, numbers: bool = False
     ) -> StreamInfo | Refusal:
-        """Deliver every event after the returned tail to `sink`, in order. `numbers`: a tail watch,
-        whose events carry no payload if the stream is on another core."""
+        """Deliver every event after the returned tail to `sink`, in order. Attach first, read up to
+        the returned tail, then go live. `numbers`: a tail watch, whose events carry no payload if
+        the stream is on another core."""
 
         async def here() -> StreamInfo | Refusal:
             await self.local.prepare(group, local=local)
@@ -139,7 +140,9 @@ class StreamHandle:
         return append
 
     def propose(self, command: Command, done: Done) -> None:
-        """Propose any command of the stream; see `polynya.service.api.Service.propose`."""
+        """Propose any command of the stream to its group's log. `done` runs on the loop with the
+        reply, Unavailable (not applied) or OutcomeUnknown. A refusal that needs no log entry may
+        call `done` before this returns."""
         if isinstance(command, (Append, Produce)):
             self.append(command, done)
         else:

@@ -169,7 +169,7 @@ class Proposals:
         return name in self.diskless.names
 
     def propose(self, name: str, command: Command, done: Done) -> None:
-        """Propose a command of this stream; see `polynya.service.api.Service`."""
+        """Propose a command of this stream; see `StreamHandle.propose`."""
         group = self._group_of(name)
         if isinstance(command, _APPENDS):
             self._append(group, command, done)

@@ -12,13 +12,16 @@ import msgspec
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
+from polynya.local.dependencies import LocalMachines
 from polynya.local.local import LocalGroups
 from polynya.routing import messages, requests
-from polynya.routing.directory import Directory, SoleDirectory
+from polynya.routing.directory import Directory, Leaders, SoleDirectory
 from polynya.routing.in_flight import LOOK_SECONDS, PATIENCE_SECONDS
 from polynya.routing.requests import Answer, Received
 from polynya.routing.send import SoleTargets, Targets
 from polynya.routing.tails import RemoteTail, TailPush, TailTransport
+from polynya.stream.command import Command
+from polynya.stream.replies import Reply
 
 HERE = -1
 Result = TypeVar("Result")
@@ -58,6 +61,29 @@ class NoTransport:
 
     def protocol(self, core: int) -> int:
         return 0
+
+
+class CoreService(Protocol):
+    """The service of a core, for rooms whose work belongs to groups: the groups here, the leaders
+    of all, the requests to other cores, and commands to a group's log."""
+
+    @property
+    def local(self) -> LocalMachines: ...
+
+    @property
+    def directory(self) -> Leaders: ...
+
+    @property
+    def rpc(self) -> Rpc: ...
+
+    @property
+    def groups(self) -> int:
+        """The number of user groups."""
+        ...
+
+    def now_ms(self) -> int: ...
+
+    async def call(self, group: int, command: Command) -> Reply: ...
 
 
 class Rpc:

@@ -62,15 +62,8 @@ class Service(Protocol):
         ...
 
     def open(self, name: str) -> StreamHandle:
-        """Return the handle of a stream, whether it exists or not, to be kept by the caller."""
-        ...
-
-    def propose(
-        self, name: str, command: Command, done: Callable[[Reply | BaseException], None]
-    ) -> None:
-        """Propose a command of this stream to its group's log. `done` runs on the loop with the
-        reply, Unavailable (not applied) or OutcomeUnknown. A refusal that needs no log entry may
-        call `done` before this returns."""
+        """Return the handle of a stream, whether it exists or not, to be kept by the caller: the
+        way to propose to it and to follow it."""
         ...
 
     def group_of(self, name: str) -> int:
@@ -90,15 +83,6 @@ class Service(Protocol):
         ...
 
     async def read(self, query: ReadQuery) -> Page | Refusal: ...
-
-    async def attach(
-        self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False
-    ) -> StreamInfo | Refusal:
-        """Deliver every event after the returned tail to `sink`, in order. Attach first, read up to
-        the returned tail, then go live.
-        `local`: see `info`. `numbers`: a tail watch, whose events carry no payload if the stream
-          is on another core."""
-        ...
 
     def detach(self, uid: int, sink: Sink) -> None: ...
 

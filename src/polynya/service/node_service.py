@@ -12,7 +12,6 @@ from polynya.local.api import (
     Page,
     ReadQuery,
     Refusal,
-    Sink,
     StreamInfo,
     Trimmed,
     TrimQuery,
@@ -136,12 +135,6 @@ class NodeService:
 
     async def read(self, query: ReadQuery) -> Page | Refusal:
         return await self.reads.read(self.group_of(query.name), query)
-
-    async def attach(
-        self, name: str, sink: Sink, *, local: bool = False, numbers: bool = False
-    ) -> StreamInfo | Refusal:
-        group = self.group_of(name)
-        return await self.reads.attach(group, name, sink, local=local, numbers=numbers)
 
     async def list_streams(
         self,

@@ -211,7 +211,7 @@ async def rule_of(
 
 
 async def _call(service: Service, name: str, command: Command) -> Reply:
-    return await reply_to(partial(service.propose, name, command))
+    return await reply_to(partial(service.open(name).propose, command))
 
 
 async def touch(service: Service, info: StreamInfo) -> None:

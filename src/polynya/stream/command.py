@@ -4,7 +4,8 @@ each kind.
 msgspec structs, array-like, integer tags; fields are only appended, and with defaults; golden bytes
 are in the tests. Tags in use: 1-19 streams, 20-29 across groups, 30-39 object tier, 40-59
 subscriptions, 60-79 tables, 80-92 cluster, 99 the log itself, 100-109 topics, 110-119
-transactions, 120-129 diskless streams, 130-139 consumer groups.
+transactions, 120-129 diskless streams, 130-139 consumer groups. A range that is full goes on
+in a new one, from 140 on.
 
 A feature registers its commands (`@command`) and their rules (`@applies`).
 `polynya.stream.registry` imports all features, so a rule is there for every command that can be

@@ -11,7 +11,7 @@ from polynya.base.errors import PolynyaError
 from polynya.jobs import Failures, repeat
 from polynya.stream.features.subscriptions.state import State
 from polynya.subscriptions.lane_groups import name_of
-from polynya.subscriptions.links import CoreService, SubscriptionLinks
+from polynya.subscriptions.links import StreamService, SubscriptionLinks
 
 LAG_SECONDS = 15.0
 NAMES_MAX = 1000  # that a core measures: each is a series of some metrics
@@ -33,7 +33,7 @@ class WorkFigures(msgspec.Struct, gc=False):
 class WorkLags:
     """The figures of subscriptions by the names that lists show."""
 
-    def __init__(self, service: CoreService, links: SubscriptionLinks) -> None:
+    def __init__(self, service: StreamService, links: SubscriptionLinks) -> None:
         self.found: dict[str, WorkFigures] = {}
         self._service = service
         self._links = links

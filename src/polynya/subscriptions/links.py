@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from msgspec import structs
@@ -14,10 +14,7 @@ from polynya.base.limits import SUBSCRIPTION_LINKS_SHOWN
 from polynya.base.names import spelled_name
 from polynya.base.offsets import parse_token
 from polynya.local.api import Page, ReadQuery, Refusal
-from polynya.local.local import LocalGroups
-from polynya.routing.directory import Leaders
-from polynya.routing.proposals import Proposals
-from polynya.routing.rpc import Rpc
+from polynya.routing.rpc import CoreService
 from polynya.stream.command import Command
 from polynya.stream.features.subscriptions.commands import (
     AckLinks,
@@ -33,7 +30,7 @@ from polynya.stream.features.subscriptions.links import (
     page_of_links,
 )
 from polynya.stream.features.subscriptions.state import LinkInfo, Subscription
-from polynya.stream.replies import Code, Reply
+from polynya.stream.replies import Code, Done
 from polynya.stream.state.record_gaps import JUMP
 from polynya.subscriptions import messages
 from polynya.subscriptions.messages import LagsQuery, LinksQuery
@@ -43,22 +40,22 @@ class BadAck(Exception):
     """An invalid acknowledgement."""
 
 
-class CoreService(Protocol):
-    """The parts of a core's service that subscriptions need."""
-
-    local: LocalGroups
-    proposals: Proposals
-    rpc: Rpc
-    groups: int
+class GroupProposals(Protocol):
+    """The proposals of a core."""
 
     @property
-    def directory(self) -> Leaders: ...
+    def propose_to(self) -> Callable[[int, Command, Done], None]:
+        """Propose a command to a group, without waiting."""
+        ...
+
+
+class StreamService(CoreService, Protocol):
+    """The parts of a core's service that subscriptions need."""
+
+    @property
+    def proposals(self) -> GroupProposals: ...
 
     def group_of(self, name: str) -> int: ...
-
-    def now_ms(self) -> int: ...
-
-    async def call(self, group: int, command: Command) -> Reply: ...
 
     async def read(self, query: ReadQuery) -> Page | Refusal: ...
 
@@ -66,7 +63,7 @@ class CoreService(Protocol):
 class SubscriptionLinks:
     """The link operations of one core. `home` is the group of the subscription's id."""
 
-    def __init__(self, service: CoreService) -> None:
+    def __init__(self, service: StreamService) -> None:
         self._service = service
         service.rpc.serve(messages.LINKS, LinksQuery, list[LinkInfo], self._answer)
         service.rpc.serve(messages.LAGS, LagsQuery, list[int], self._answer_lags)

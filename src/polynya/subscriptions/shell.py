@@ -4,7 +4,7 @@ start due work, repair losses."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import nsmallest
 from operator import itemgetter
 from typing import Any
@@ -18,7 +18,7 @@ from polynya.stream.machine import Machine
 from polynya.subscriptions import lane_groups, messages
 from polynya.subscriptions.keys import Keys
 from polynya.subscriptions.lags import WorkLags
-from polynya.subscriptions.links import CoreService, SubscriptionLinks
+from polynya.subscriptions.links import StreamService, SubscriptionLinks
 from polynya.subscriptions.messages import (
     AnyOperation,
     Get,
@@ -44,7 +44,7 @@ class Subscriptions:
     """The subscriptions of one core. Call `pump` after every turn. `allow_loopback`: webhooks may
     call plain-http receivers on this machine."""
 
-    def __init__(self, service: CoreService, *, allow_loopback: bool) -> None:
+    def __init__(self, service: StreamService, *, allow_loopback: bool) -> None:
         self._service = service
         self._keys = Keys(service)
         self._links = SubscriptionLinks(service)
@@ -65,7 +65,7 @@ class Subscriptions:
         service.rpc.serve(messages.LIST, ListRequest, messages.Shapes, self._list)
 
     @property
-    def _machines(self) -> dict[int, Machine]:
+    def _machines(self) -> Mapping[int, Machine]:
         return self._service.local.led
 
     @property

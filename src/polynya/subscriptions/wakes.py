@@ -17,7 +17,7 @@ from polynya.stream.features.subscriptions.rules import WEBHOOK, Event
 from polynya.stream.features.subscriptions.state import LinkInfo, State, Subscription
 from polynya.stream.replies import Code, Reply
 from polynya.subscriptions.keys import Keys
-from polynya.subscriptions.links import CoreService, SubscriptionLinks
+from polynya.subscriptions.links import StreamService, SubscriptionLinks
 from polynya.subscriptions.shapes import wake_event, webhook_body
 from polynya.subscriptions.webhooks import DeliveryOutcome, Webhooks
 
@@ -65,7 +65,7 @@ class Wakes:
     due ones."""
 
     def __init__(
-        self, service: CoreService, links: SubscriptionLinks, keys: Keys, webhooks: Webhooks
+        self, service: StreamService, links: SubscriptionLinks, keys: Keys, webhooks: Webhooks
     ) -> None:
         self.service = service
         self.links = links

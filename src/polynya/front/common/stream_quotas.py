@@ -46,7 +46,7 @@ class StreamQuotas:
         for prefix in prefixes:
             found += len(await service.list_streams(prefix, "", most - found + 1))
             if found + count > most:
-                return not isinstance(await service.info(name), Refusal)
+                return not isinstance(await service.open(name).info(), Refusal)
         if len(self._known) >= CREDENTIALS_KEPT_MAX:
             self._known.clear()
         self._known[principal.id] = (

@@ -97,7 +97,7 @@ class Cursors:
         return reply.code < Code.NOT_FOUND
 
     async def _facts(self, name: str) -> StreamInfo | None:
-        info = await self._service.info(name)
+        info = await self._service.open(name).info()
         return None if isinstance(info, Refusal) else info
 
     async def _create(self, name: str) -> None:
@@ -106,7 +106,7 @@ class Cursors:
         await self._call(name, Create(name, now_ms, _JSON, Encoding.JSON, retention=retention))
 
     async def _call(self, name: str, command: Command) -> Reply:
-        return await reply_to(partial(self._service.propose, name, command))
+        return await reply_to(partial(self._service.open(name).propose, command))
 
 
 def _cursor(stream: str, info: StreamInfo, former: int = 0) -> Cursor:

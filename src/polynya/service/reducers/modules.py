@@ -47,4 +47,4 @@ async def module_of(service: Service, digest: str) -> bytes | None:
 
 
 async def _call(service: Service, name: str, command: Command) -> Reply:
-    return await reply_to(partial(service.propose, name, command))
+    return await reply_to(partial(service.open(name).propose, command))

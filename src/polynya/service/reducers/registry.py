@@ -17,8 +17,8 @@ from msgspec import structs
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.limits import REDUCER_FAULTS_MAX, REDUCERS_MAX
 from polynya.reducers.bindings import Binding, Wanted, is_same
-from polynya.routing.fresh_reads import FreshReads
 from polynya.service.reducers.kept_states import KeptStates
+from polynya.service.settings.fresh_reads import FreshReads
 from polynya.stream.command import Command
 from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.features.settings.rules import values_of, version_of

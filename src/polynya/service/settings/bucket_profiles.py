@@ -10,7 +10,7 @@ from typing import Protocol
 
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.limits import BUCKET_PROFILES_MAX
-from polynya.routing.fresh_reads import FreshReads
+from polynya.service.settings.fresh_reads import FreshReads
 from polynya.stream.command import Command
 from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.features.settings.rules import values_of, version_of

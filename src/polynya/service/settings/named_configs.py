@@ -9,8 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from polynya.base.errors import PolynyaError, Unavailable
-from polynya.routing.fresh_reads import FreshReads
 from polynya.service.settings.bucket_profiles import MetaSettings
+from polynya.service.settings.fresh_reads import FreshReads
 from polynya.stream.features.settings.commands import MetaChange
 from polynya.stream.features.settings.rules import values_of, version_of
 from polynya.stream.replies import Code

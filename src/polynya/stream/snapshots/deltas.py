@@ -310,7 +310,7 @@ class _Merged:
         self.image = image
         homes, *watches = (
             _list_of(subscribed)
-            if subscribed != b"\xc0"
+            if bytes(subscribed) != _NIL
             else _list_of(_encode(Subscribed([], [], [], [])))
         )
         news: tuple[dict[Any, Any], ...] = (

@@ -12,11 +12,7 @@ from msgspec import Raw
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.levels import check_level
 from polynya.base.msgpack import array_head
-from polynya.stream.features.consumer_groups.commands import ForgetTopic
 from polynya.stream.features.consumer_groups.state import ConsumerGroup, ConsumerGroups
-from polynya.stream.features.forks.commands import Unpin
-from polynya.stream.features.markers.commands import TxnMarkers
-from polynya.stream.features.packs.commands import ReleasePack
 from polynya.stream.features.pages import eviction
 from polynya.stream.features.placement.cluster_map import ClusterMap
 from polynya.stream.features.subscriptions import links
@@ -26,12 +22,12 @@ from polynya.stream.features.topics.state import Topic, TopicChanges
 from polynya.stream.features.transactions.state import CommitHold, Transaction, Transactions
 from polynya.stream.machine import Machine
 from polynya.stream.parts import Retention
+from polynya.stream.registry import AnyCommand
 from polynya.stream.state import entries, index
 from polynya.stream.state.model import HotBatch, Pack, PackReference, Stream, WriterState
 from polynya.stream.state.pack_tables import HeldPacks, OwnedPacks
 
 VERSION = 1
-Outgoing = Unpin | ReleasePack | ForgetTopic | TxnMarkers  # the commands of the outbox
 
 
 class Image(msgspec.Struct, array_like=True, gc=False):
@@ -42,7 +38,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     groups: int
     uid_counter: int
     message_counter: int
-    outbox: list[tuple[int, int, Outgoing]]  # message, target group, command
+    outbox: list[tuple[int, int, AnyCommand]]  # message, target group, command
     attempts: list[str]
     held: dict[str, PackReference]
     packs: dict[str, Pack]
@@ -211,11 +207,11 @@ def encode_image(image: Image) -> bytes:
 
 def outbox_of(
     machine: Machine, messages: Container[int] | None = None
-) -> list[tuple[int, int, Outgoing]]:
+) -> list[tuple[int, int, AnyCommand]]:
     """Return the outbox messages, all or those given, in serialized form."""
     items = machine.outbox.messages.items()
     return [
-        (message, group, command)  # type: ignore[misc]
+        (message, group, command)
         for message, (group, command) in items
         if messages is None or message in messages
     ]

@@ -27,22 +27,7 @@ class Changes:
     Sets of changed names cost nothing for an idle stream; a mark on every stream would. The parts
     not named here are small, and every snapshot contains them whole."""
 
-    __slots__ = (
-        "attempts",
-        "born",
-        "consumer_groups",
-        "evicted",
-        "held",
-        "homes",
-        "messages",
-        "packs",
-        "released",
-        "streams",
-        "topics",
-        "transactions",
-        "watched",
-        "writers",
-    )
+    __slots__ = (*_SETS, "attempts", "born", "released", "watched")
 
     def __init__(self, born: int = 0) -> None:
         """Start with no changes. `born`: the machine's uid counter. Streams created later are in no
@@ -107,22 +92,8 @@ class Changes:
 
     def __bool__(self) -> bool:
         """Report whether anything changed."""
-        return self.watched or any(
-            (
-                self.streams,
-                self.evicted,
-                self.messages,
-                self.held,
-                self.packs,
-                self.homes,
-                self.topics,
-                self.consumer_groups,
-                self.transactions,
-                self.writers,
-                self.attempts,
-                self.released,
-            ),
-        )
+        sets = any(getattr(self, name) for name in _SETS)
+        return sets or bool(self.attempts or self.released or self.watched)
 
 
 class SinceCopy:
@@ -135,7 +106,7 @@ class SinceCopy:
         self.base = -1  # index of the copy, once the store has it
         self.changes = Changes()
         self.recent: set[int] = set()  # uids of streams, since the last delta of the copy
-        self.left = left  # `Machine.diskless_left` at the last delta of the copy
+        self.left = left  # `DisklessStreams.left` at the last delta of the copy
 
 
 class KeptChanges:

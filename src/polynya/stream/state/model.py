@@ -45,7 +45,7 @@ class HotBatch(msgspec.Struct, array_like=True, gc=False):
     byte: int  # stream position of its first byte
     records: int
     payload: bytes
-    lengths: bytes  # as in commands.Batch
+    lengths: bytes  # as in `Batch`
     crc: int
     time_ms: int  # append time
     record_time_ms_max: int
@@ -148,9 +148,10 @@ class Segments(msgspec.Struct, array_like=True, gc=False):
 
 
 class ProfileEpoch(msgspec.Struct, array_like=True, gc=False):
-    """The way in which records are stored first: from `record` on, until the next profile epoch."""
+    """The way in which the records from `record` on are stored first, until the next profile
+    epoch."""
 
-    profile: int  # `diskless_commands.Profile`
+    profile: int  # `Profile`
     epoch: int  # of the stream's profile epochs, from 1
     record: int  # its first
     byte: int

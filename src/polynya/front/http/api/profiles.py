@@ -19,6 +19,7 @@ from polynya.front.http.protocol.errors import REFUSALS, Failure
 from polynya.front.http.protocol.extension import Request, Response, json_response, read_json
 from polynya.front.http.protocol.named import stream_to_see_or_change
 from polynya.local.api import Refusal, StreamInfo
+from polynya.routing.handle import StreamHandle
 from polynya.routing.proposals import reply_to
 from polynya.service.api import Service
 from polynya.stream.features.profiles.commands import Profile, SetProfile
@@ -40,15 +41,15 @@ class ProfileRoute:
 
     async def handle(self, request: Request) -> Response:
         """Get (`read`) or change (`create`) the profile of a stream. Raises `Failure`."""
-        name = stream_to_see_or_change(request, Verb.CREATE)
+        stream = self._service.open(stream_to_see_or_change(request, Verb.CREATE))
         if request.method == "POST":
-            await self._change(name, read_json(request.body, _Wanted).profile)
-        info = await self._service.info(name)
+            await self._change(stream, read_json(request.body, _Wanted).profile)
+        info = await stream.info()
         if isinstance(info, Refusal):
             raise Failure(REFUSALS.get(info.code, "NOT_FOUND"))
         return json_response(_shown(info))
 
-    async def _change(self, name: str, profile: str) -> None:
+    async def _change(self, stream: StreamHandle, profile: str) -> None:
         if profile not in (REPLICATED, DISKLESS):
             raise Failure(
                 "INVALID_REQUEST",
@@ -59,15 +60,15 @@ class ProfileRoute:
                 "PROFILE_CONFLICT",
                 "diskless streams need an object store, and this node has none: set cold.backend",
             )
-        if partition_of(name) is not None:
+        if partition_of(stream.name) is not None:
             raise Failure(
                 "KAFKA_PARTITION",
                 "the stream is a partition of a Kafka topic: change the config 'profile' of the "
                 "topic, as with 'polynya topic alter'",
             )
         number = Profile.DISKLESS if profile == DISKLESS else Profile.REPLICATED
-        command = SetProfile(name, number, self._service.now_ms())
-        reply = await reply_to(partial(self._service.propose, name, command))
+        command = SetProfile(stream.name, number, self._service.now_ms())
+        reply = await reply_to(partial(stream.propose, command))
         if reply.code == Code.NOT_YET:
             raise Failure(
                 "UNAVAILABLE",
@@ -78,7 +79,7 @@ class ProfileRoute:
         if reply.code >= Code.NOT_FOUND:
             raise Failure(REFUSALS.get(reply.code, "INTERNAL"))
         if number == Profile.DISKLESS:
-            self._service.expect_diskless(name)
+            self._service.expect_diskless(stream.name)
 
 
 def _shown(info: StreamInfo) -> dict[str, Any]:

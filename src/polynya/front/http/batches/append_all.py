@@ -70,7 +70,7 @@ async def _applied(exchange: Exchange, items: list[Item]) -> Reply:
     if len({service.group_of(item.name) for item in items}) > 1:
         assert across is not None
         return await across.append(parts)
-    return await reply_to(partial(service.propose, items[0].name, AppendAll(parts)))
+    return await reply_to(partial(service.open(items[0].name).propose, AppendAll(parts)))
 
 
 def _size(item: Item) -> int:

@@ -205,7 +205,7 @@ class ReducerRoutes:
         bound = await self._found(name)
         if not bound.fits(stream):
             raise Failure("INVALID_REQUEST", f"the pattern of '{name}' does not fit the stream")
-        info = await self._service.info(stream)
+        info = await self._service.open(stream).info()
         if isinstance(info, Refusal):
             raise Failure(REFUSALS.get(info.code, "INTERNAL"))
         try:

@@ -306,7 +306,7 @@ def _fork_point(headers: dict[str, str]) -> tuple[int, int, int]:
 async def _type_of(exchange: Exchange, source: str) -> str | None:
     """Return the content type that a fork inherits; None if the source is missing and the error has
     been sent."""
-    info = await exchange.context.service.info(source)
+    info = await exchange.context.service.open(source).info()
     if not isinstance(info, Refusal):
         return info.content_type
     if info.code == Code.GONE:

@@ -73,11 +73,11 @@ async def _size(context: Context, name: str, number: int) -> int | None:
     topic = context.topics.known(name)
     if topic is None or not 0 <= number < topic.partitions:
         return None
-    stream = topic.stream(number)
-    if context.brokers.leader_of(context.service.group_of(stream)) != context.brokers.own:
+    stream = context.service.open(topic.stream(number))
+    if context.brokers.leader_of(stream.group) != context.brokers.own:
         return None
     try:
-        info = await context.service.info(stream, local=True)
+        info = await stream.info(local=True)
     except PolynyaError:
         return None
     return info.byte - info.first_byte if isinstance(info, StreamInfo) else None

@@ -149,7 +149,7 @@ async def _delete(
     if "delete" not in list_of(policy):
         return Error.POLICY_VIOLATION
     name = topic.stream(asked.partition_index)
-    info = await context.service.info(name)
+    info = await context.service.open(name).info()
     if isinstance(info, Refusal):
         return error_of(info.code)
     offset = info.record if asked.offset == HIGH_WATERMARK else asked.offset

@@ -150,7 +150,7 @@ class TopicSteps:
         """Return the content type of a stream that can become a partition of a topic. Raises
         TopicRefused."""
         spelled = spelled_name(stream)
-        info = await self._service.info(stream)
+        info = await self._service.open(stream).info()
         if not isinstance(info, StreamInfo):
             raise TopicRefused(f"stream '{spelled}' does not exist: create it, then adopt it")
         if info.encoding == Encoding.KAFKA or partition_of(stream) is not None:

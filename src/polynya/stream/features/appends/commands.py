@@ -3,6 +3,8 @@ them in one entry."""
 
 from __future__ import annotations
 
+from typing import get_args
+
 from polynya.base.levels import ATOMIC_LEVEL, CONDITIONS_LEVEL, MIRROR_LEVEL, TRANSACTION_LEVEL
 from polynya.base.limits import KIB, MIB, TIME_MS_MAX
 from polynya.stream.command import Command, command, its_name, level_for, level_of
@@ -241,9 +243,10 @@ class ProducerIds(Command, tag=9, frozen=True):
 
 
 # the kinds of commands that add a batch to a stream: those of a turn may share an entry
-APPENDS = frozenset((Append, AppendIf, Produce, MirrorBatch, TxnProduce))
+AnyAppend = Append | AppendIf | Produce | MirrorBatch | TxnProduce
+APPENDS = frozenset(get_args(AnyAppend))
 APPEND_BASES = (Append, Produce)  # those of all of them
-KAFKA_APPENDS = frozenset((Produce, MirrorBatch, TxnProduce))
+KAFKA_APPENDS = frozenset(kind for kind in APPENDS if issubclass(kind, Produce))
 
 
 def _bundle(command: Bundle) -> str:
@@ -265,7 +268,7 @@ class Bundle(Command, tag=99, frozen=True, gc=False):
     number here. The reply's detail has the replies. Level 3 with a `Produce`, 4 with an `AppendIf`,
     a `MirrorBatch` or a `TxnProduce`."""
 
-    commands: list[Append | AppendIf | Produce | MirrorBatch | TxnProduce]
+    commands: list[AnyAppend]
 
 
 def _append_all(command: AppendAll | TxnAppend) -> str:

@@ -89,7 +89,7 @@ class Create(Command, tag=1, frozen=True):
     fork: Fork | None = None
     retention: Retention | None = None
     segments: SegmentLimits | None = None  # of a leased stream; level 3
-    profile: int = 0  # `diskless_commands.Profile`; DISKLESS needs level 3
+    profile: int = 0  # `Profile`; DISKLESS needs level 3
     # of a partition: Kafka producers with ids up to this one are older than the stream; level 3
     producer_id_max: int = -1
 

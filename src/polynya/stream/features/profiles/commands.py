@@ -20,9 +20,8 @@ from polynya.stream.command_validation import (
     out_of_span,
 )
 from polynya.stream.features.appends.commands import (
+    AnyAppend,
     Append,
-    AppendIf,
-    MirrorBatch,
     Produce,
     TxnProduce,
     fault_in_transaction,
@@ -78,7 +77,7 @@ class PackedAppend(msgspec.Struct, array_like=True, frozen=True, gc=False):
     has them. `command.now_ms` is the append time that the slice has. The append is judged at the
     time of the commit."""
 
-    command: Append | AppendIf | Produce | MirrorBatch | TxnProduce
+    command: AnyAppend
     length: Count = 0  # bytes of the payload
 
 

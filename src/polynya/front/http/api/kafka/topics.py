@@ -218,7 +218,7 @@ class TopicRoutes:
         partitions = []
         for number in range(min(topic.partitions, PARTITIONS_SHOWN_MAX)):
             name = topic.stream(number)
-            info = await self._service.info(name)
+            info = await self._service.open(name).info()
             if isinstance(info, StreamInfo):
                 partitions.append(
                     {
