@@ -207,7 +207,7 @@ def test_a_change_from_an_older_version_changes_nothing() -> None:
     assert machine.apply(MetaChange("b", 0, [("k", b"2")]), 2).detail == 1, "each scope has its own"
     late = machine.apply(MetaChange("a", 0, [("k", b"3")]), 3)
     assert (late.code, late.detail) == (Code.NOT_YET, 1)
-    again = machine_from(snapshot_of(machine), lambda place, uid: b"")
+    again = machine_from(snapshot_of(machine), lambda position, uid: b"")
     assert (
         again.meta.settings
         == machine.meta.settings

@@ -124,9 +124,9 @@ def test_a_node_names_the_ports_of_all_its_listeners():
 
     async def story():
         start = start_of(0, "", cores=1)
-        places = {"remote_admin": Address("10.0.0.1", 3), "kafka": Address("10.0.0.1", 4)}
+        addresses = {"remote_admin": Address("10.0.0.1", 3), "kafka": Address("10.0.0.1", 4)}
         alone = Health(
-            msgspec.structs.replace(start, listeners={**start.listeners, **places}), None
+            msgspec.structs.replace(start, listeners={**start.listeners, **addresses}), None
         )
         shown = [msgspec.json.decode(alone.node(near=near).body) for near in (False, True)]
         assert [each["ports"] for each in shown] == [

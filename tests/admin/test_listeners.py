@@ -18,8 +18,8 @@ from polynya.observability.metrics import Registry
 class Echo:
     """A front that greets every client."""
 
-    def __init__(self, name: str, told: list[str]) -> None:
-        self._name, self._events = name, told
+    def __init__(self, name: str, events: list[str]) -> None:
+        self._name, self._events = name, events
         self._servers: list[asyncio.Server] = []
         self.addresses: list[tuple[str, int]] = []
 
@@ -43,9 +43,9 @@ class Echo:
 
 def test_every_front_is_opened_at_its_address_measured_and_stopped(tmp_path: Path) -> None:
     async def run() -> None:
-        told: list[str] = []
+        events: list[str] = []
         registry = Registry()
-        fronts = {name: Echo(name, told) for name in ("http", "kafka")}
+        fronts = {name: Echo(name, events) for name in ("http", "kafka")}
         addresses = {"kafka": Address("127.0.0.1", 0), "http": Address("127.0.0.1", 0)}
         listeners = Listeners(
             [
@@ -63,7 +63,7 @@ def test_every_front_is_opened_at_its_address_measured_and_stopped(tmp_path: Pat
             writer.close()
         assert registry.read() == {"polynya_http_connections": 7, "polynya_kafka_connections": 8}
         await listeners.close()
-        assert told == ["http stops", "kafka stops", "http stopped", "kafka stopped"], (
+        assert events == ["http stops", "kafka stops", "http stopped", "kafka stopped"], (
             "a slow front does not delay the others"
         )
         with pytest.raises(ConnectionRefusedError):
@@ -74,14 +74,14 @@ def test_every_front_is_opened_at_its_address_measured_and_stopped(tmp_path: Pat
 
 def test_what_never_opened_is_stopped_too(tmp_path: Path) -> None:
     async def run() -> None:
-        told: list[str] = []
+        events: list[str] = []
         await Listeners(
-            [Listener("text", Echo("text", told))],
+            [Listener("text", Echo("text", events))],
             {"text": Address("127.0.0.1", 0)},
             Registry(),
             UsageHistory(tmp_path, 0, 1),
         ).close()
-        assert told == ["text stops", "text stopped"]
+        assert events == ["text stops", "text stopped"]
 
     asyncio.run(run())
 

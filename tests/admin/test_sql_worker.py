@@ -82,9 +82,9 @@ def test_a_question_is_answered() -> None:
 )
 def test_a_bad_question_is_told_why(sql: str, code: str) -> None:
     async def story(asker: SqlWorker) -> None:
-        with pytest.raises(Failure) as told:
+        with pytest.raises(Failure) as refused:
             await asker.ask(SqlQuery(sql, 10), [])
-        assert told.value.code == code
+        assert refused.value.code == code
 
     play(story)
 
@@ -92,9 +92,9 @@ def test_a_bad_question_is_told_why(sql: str, code: str) -> None:
 @pytest.mark.process
 def test_its_time_is_bounded() -> None:
     async def story(asker: SqlWorker) -> None:
-        with pytest.raises(Failure, match=r"its limit of 0\.5 s") as told:
+        with pytest.raises(Failure, match=r"its limit of 0\.5 s") as refused:
             await asker.ask(SqlQuery(LONG, 10), [])
-        assert told.value.code == "SQL_TOO_LARGE"
+        assert refused.value.code == "SQL_TOO_LARGE"
         assert children() == []
 
     play(story, timeout=0.5)
@@ -103,9 +103,9 @@ def test_its_time_is_bounded() -> None:
 @pytest.mark.parametrize("code", [-14, 127], ids=["signal", "no memory to link"])
 @pytest.mark.parametrize("out", [b"", b'{"kind":"answer","rows":[[1'])
 def test_an_end_while_it_writes_is_told_as_its_time(out: bytes, code: int) -> None:
-    with pytest.raises(Failure) as told:
+    with pytest.raises(Failure) as refused:
         SqlWorker(Config())._settled(code, out, b"")
-    assert told.value.code == "SQL_TOO_LARGE"
+    assert refused.value.code == "SQL_TOO_LARGE"
 
 
 @pytest.mark.process
@@ -132,9 +132,9 @@ def test_only_so_many_are_answered_at_once() -> None:
             for _ in range(SQL_QUESTIONS_PER_CORE_MAX)
         ]
         await until_asked(SQL_QUESTIONS_PER_CORE_MAX)
-        with pytest.raises(Failure) as told:
+        with pytest.raises(Failure) as refused:
             await asker.ask(SqlQuery("select 1", 1), [])
-        assert told.value.code == "SQL_BUSY"
+        assert refused.value.code == "SQL_BUSY"
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -144,9 +144,9 @@ def test_only_so_many_are_answered_at_once() -> None:
 
 def test_it_may_be_switched_off() -> None:
     async def story(asker: SqlWorker) -> None:
-        with pytest.raises(Failure, match=r"sql\.enabled") as told:
+        with pytest.raises(Failure, match=r"sql\.enabled") as refused:
             await asker.ask(SqlQuery("select 1", 1), [])
-        assert told.value.code == "NO_SQL"
+        assert refused.value.code == "NO_SQL"
 
     play(story, enabled=False)
 
@@ -157,10 +157,10 @@ def test_the_process_gets_the_credentials_of_the_store_and_no_other_variable(
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
     monkeypatch.setenv("SECRET_OF_THE_SERVER", "x")
     config = Config(cold=ColdConfig(backend="s3", s3_bucket="b", s3_secret_access_key="s"))
-    told = json.loads(SqlWorker(config)._question(SqlQuery("select 1", 1), []))
-    assert told["environment"]["AWS_REGION"] == "eu-north-1"
-    assert told["environment"]["POLYNYA_COLD_S3_SECRET_ACCESS_KEY"] == "s"
-    assert "SECRET_OF_THE_SERVER" not in told["environment"]
+    question = json.loads(SqlWorker(config)._question(SqlQuery("select 1", 1), []))
+    assert question["environment"]["AWS_REGION"] == "eu-north-1"
+    assert question["environment"]["POLYNYA_COLD_S3_SECRET_ACCESS_KEY"] == "s"
+    assert "SECRET_OF_THE_SERVER" not in question["environment"]
     assert (
         json.loads(SqlWorker(Config())._question(SqlQuery("select 1", 1), []))["environment"] == {}
     )
@@ -180,9 +180,9 @@ def test_a_server_without_the_extra_says_what_to_install(
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{source}")
 
     async def story(asker: SqlWorker) -> None:
-        with pytest.raises(Failure, match=r"\.\[lake\]") as told:
+        with pytest.raises(Failure, match=r"\.\[lake\]") as refused:
             await asker.ask(SqlQuery("select 1", 1), [])
-        assert told.value.code == "NO_SQL"
+        assert refused.value.code == "NO_SQL"
 
     play(story)
 
@@ -201,8 +201,8 @@ class FakeTables:
 
 class FakeAnswerer:
     async def ask(self, query: SqlQuery, tables: list[dict[str, Any]]) -> dict[str, Any]:
-        told = [query.sql, query.rows, len(tables), query.explain, query.as_of]
-        return {"columns": [], "rows": [told], "truncated": False}
+        row = [query.sql, query.rows, len(tables), query.explain, query.as_of]
+        return {"columns": [], "rows": [row], "truncated": False}
 
 
 def asked(method: str, body: bytes) -> Request:
@@ -212,9 +212,9 @@ def asked(method: str, body: bytes) -> Request:
 def test_the_route_says_how_fresh_the_tables_are_that_a_question_names() -> None:
     route = SqlRoute(FakeTables(), FakeAnswerer())  # type: ignore[arg-type]
     answer = asyncio.run(route.handle(asked("POST", b'{"sql": "select * from FLIGHTS__dlq"}')))
-    told = json.loads(answer.body)
-    assert told["rows"] == [["select * from FLIGHTS__dlq", 1000, 1, False, ""]]
-    assert [table["name"] for table in told["tables"]] == ["flights"]
+    body = json.loads(answer.body)
+    assert body["rows"] == [["select * from FLIGHTS__dlq", 1000, 1, False, ""]]
+    assert [table["name"] for table in body["tables"]] == ["flights"]
     assert ("Cache-Control", "no-store") in answer.headers
 
 
@@ -241,9 +241,9 @@ def test_the_route_passes_the_state_that_is_asked_for() -> None:
 )
 def test_the_route_refuses_what_is_no_question(method: str, body: bytes, code: str) -> None:
     route = SqlRoute(FakeTables(), FakeAnswerer())  # type: ignore[arg-type]
-    with pytest.raises(Failure) as told:
+    with pytest.raises(Failure) as refused:
         asyncio.run(route.handle(asked(method, body)))
-    assert told.value.code == code
+    assert refused.value.code == code
 
 
 def test_a_schema_is_the_current_one() -> None:

@@ -172,10 +172,10 @@ def test_a_topic_is_created_written_changed_and_its_group_is_reset(
         )
         assert f"--key k --header source=web --partition {number}" in command
         page.wait(f"document.querySelectorAll('.record').length === {number + 1}")
-    places = page.run(
+    positions = page.run(
         "[...document.querySelectorAll('.record .at')].map((each) => each.textContent)"
     )
-    assert places == ["0:0", "1:0"]
+    assert positions == ["0:0", "1:0"]
     assert page.run("document.querySelector('.record .preview').textContent") == '{"n": 0}'
     lines = ("content.type=application/json", "retention.ms=172800000", "max.message.bytes=1000000")
     act(page, "Configs", configs="\n".join(lines))

@@ -31,7 +31,7 @@ class Act(NamedTuple):
     """An act: the page, the word of its button and the fields of its dialog; the verb and the words
     of the command that it shows; its line in the audit log. `row`: its button is in the row with this text."""
 
-    place: str
+    path: str
     word: str
     fields: dict[str, Any]
     command: str
@@ -105,7 +105,7 @@ def prepare(web: httpx.Client, node: Guarded) -> None:
 
 def before(web: httpx.Client, act: Act) -> None:
     """Make what one act needs beside those before it."""
-    if act.place == "group/shops" and act.word == "Reset":
+    if act.path == "group/shops" and act.word == "Reset":
         web.post("/v1/groups/shops/offsets", json={"to": "latest", "topics": ["till"]})
 
 
@@ -117,7 +117,7 @@ def unknown_acts() -> int:
     twice = {("schema/orders-value", "Register"), ("schema/orders-value", "Level"), ("reducers", "Change")}  # fmt: skip
     runs = {"Sync", "Rebuild", "Replay"}  # of a table, all by one dialog
     needs_a_run = 1  # its cancellation: test_console_table_runs
-    known = sum((act.place, act.word) not in twice and act.word not in runs for act in ACTS)
+    known = sum((act.path, act.word) not in twice and act.word not in runs for act in ACTS)
     return asked - 1 - needs_a_run - known
 
 
@@ -135,7 +135,7 @@ def test_every_act_is_refused_without_the_right_and_audited(
             page.run("document.querySelector('dialog.act-dialog')?.close()")
             go(page, "health")
             page.wait("document.querySelector('.verdict') !== null")
-            go(page, act.place)
+            go(page, act.path)
             if act.row:
                 page.wait(OPEN.replace("{row}", json.dumps(act.row)))
                 page.wait("document.querySelector('dialog.act-dialog')?.open")

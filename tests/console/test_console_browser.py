@@ -75,8 +75,8 @@ def kafka_node(node: RunningNode) -> RunningNode:
     with httpx.Client(base_url=node.url, timeout=60) as web:
         web.put("/v1/topics/till", json={"partitions": 2}).raise_for_status()
         web.put("/v1/topics/taken", json={"streams": ["logs/web"]}).raise_for_status()
-        place = {"to": 10, "topics": ["taken"]}
-        web.post("/v1/groups/readers/offsets", json=place).raise_for_status()
+        body = {"to": 10, "topics": ["taken"]}
+        web.post("/v1/groups/readers/offsets", json=body).raise_for_status()
     return node
 
 
@@ -368,14 +368,14 @@ def test_topics_and_groups_are_shown_with_their_lag(page: Page) -> None:
 
 
 def test_the_nodes_of_a_cluster_are_shown(browser: Browser, tmp_path: Path) -> None:
-    place = f"1=127.0.0.1:{free_ports(1)[0]}=http://127.0.0.1:4437=east"
+    member = f"1=127.0.0.1:{free_ports(1)[0]}=http://127.0.0.1:4437=east"
     flags = (
         "--cluster-id",
         "ab" * 16,
         "--cluster-node",
         "1",
         "--cluster-nodes",
-        place,
+        member,
         "--cold-backend",
         "none",
         "--cores",
@@ -434,7 +434,7 @@ def test_the_overview_shows_what_needs_attention_and_the_last_hours(
     assert set(recent) == {"step_seconds", "times_ms", "series"}
 
 
-PLACES = (
+PATHS = (
     "overview",
     "streams",
     "stream/orders?at=1",
@@ -457,13 +457,13 @@ PLACES = (
 @pytest.mark.usefixtures("kafka_node")
 def test_it_fits_a_phone_and_everything_has_a_name(page: Page) -> None:
     page.size(360, 740, mobile=True)
-    for place in PLACES:
+    for path in PATHS:
         page.run("document.querySelector('#content').replaceChildren()")
-        go(page, f"#/{place}")
+        go(page, f"#/{path}")
         page.wait("document.querySelector('#title') !== null")
         shown = "tbody tr, .record, .numbers div, textarea, .quiet:not([hidden])"
         page.wait(f"document.querySelector('{shown}') !== null")
-        assert page.run("document.documentElement.scrollWidth") <= 360, place
+        assert page.run("document.documentElement.scrollWidth") <= 360, path
         named = (
             "each.getAttribute('aria-label') || each.textContent.trim() || "
             "each.labels?.[0]?.textContent.trim()"
@@ -472,7 +472,7 @@ def test_it_fits_a_phone_and_everything_has_a_name(page: Page) -> None:
             "[...document.querySelectorAll('a, button, input, textarea')].filter((each) => "
             f"!({named})).map((each) => each.outerHTML)"
         )
-        assert nameless == [], place
+        assert nameless == [], path
 
 
 def test_each_figure_of_the_health_page_is_in_sight_on_a_phone(page: Page) -> None:

@@ -16,7 +16,9 @@ from worlds.console_acts import act, fill, go, open_act, wait_text
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 __all__ = ["browser"]  # the fixture
 
-PLACES = "[...document.querySelectorAll('.record .at')].map((each) => each.textContent).join(' ')"
+POSITIONS = (
+    "[...document.querySelectorAll('.record .at')].map((each) => each.textContent).join(' ')"
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +45,9 @@ def copied(page: Page, text: str) -> str:
     return str(page.wait("window.copied"))
 
 
-def go_to(page: Page, place: str) -> None:
+def go_to(page: Page, position: str) -> None:
     page.run(
-        f"document.querySelector('#place').value = {json.dumps(place)};"
+        f"document.querySelector('#place').value = {json.dumps(position)};"
         "document.querySelector('.goto').requestSubmit()"
     )
 
@@ -62,7 +64,7 @@ def test_a_topic_is_shown_from_a_place_on_and_its_records_are_copied(
     go(page, "topic/till")
     page.wait("document.querySelectorAll('.record').length === 8")
     go_to(page, "2")
-    page.wait(f"{PLACES} === '0:2 0:3 1:2 1:3'")
+    page.wait(f"{POSITIONS} === '0:2 0:3 1:2 1:3'")
     wait_text(page, ".state", "records of each partition from there on")
     assert page.run("location.hash") == "#/topic/till?at=2"
     page.run("document.querySelectorAll('.record')[2].click()")
@@ -73,7 +75,7 @@ def test_a_topic_is_shown_from_a_place_on_and_its_records_are_copied(
     command = shlex.split(copied(page, "Copy command"))
     assert json.loads(polynya(*command[1:]).out)["value"] == "1-2"
     go_to(page, "-1")
-    page.wait(f"{PLACES} === '0:3 1:3'")
+    page.wait(f"{POSITIONS} === '0:3 1:3'")
     go_to(page, "2030-01-01")
     wait_text(page, ".state", "No partition has records there or later")
     go_to(page, "soon")
@@ -85,7 +87,7 @@ def test_a_topic_is_shown_from_a_place_on_and_its_records_are_copied(
     assert page.run("location.hash") == "#/topic/till"
     page.run("window.old = true")
     page.call("Page.navigate", url=f"{node.url}/console/#/topic/till?at=3")
-    page.wait(f"{PLACES} === '0:3 1:3'")
+    page.wait(f"{POSITIONS} === '0:3 1:3'")
 
 
 def test_configs_are_shown_beside_their_defaults(page: Page, node: RunningNode) -> None:
@@ -118,7 +120,7 @@ def test_many_records_are_produced_at_once(page: Page, node: RunningNode) -> Non
     page.wait("document.querySelector('.act-dialog') === null")
     command = act(page, "Produce", text="one\n\ntwo\r\n", lines=True, key="k")
     assert command.startswith("polynya produce lines one two --key k ")
-    page.wait(f"{PLACES} === '0:0 0:1'")
+    page.wait(f"{POSITIONS} === '0:0 0:1'")
     with httpx.Client(base_url=node.url, timeout=60) as web:
         whole = {"Accept": "application/vnd.polynya.records+json"}
         stored = web.get("/v1/stream/kafka/lines/0", headers=whole).json()
@@ -126,7 +128,7 @@ def test_many_records_are_produced_at_once(page: Page, node: RunningNode) -> Non
 
 
 @pytest.mark.parametrize(
-    ("place", "words"),
+    ("path", "words"),
     [
         ("group/nobody", "There is no consumer group “nobody”"),
         ("transaction/nobody", "No Kafka client has used the transactional id “nobody”"),
@@ -136,8 +138,8 @@ def test_many_records_are_produced_at_once(page: Page, node: RunningNode) -> Non
         ("stream/nobody", "The stream “nobody” does not exist"),
     ],
 )
-def test_a_page_about_nothing_says_so_and_has_no_acts(page: Page, place: str, words: str) -> None:
-    go(page, place)
+def test_a_page_about_nothing_says_so_and_has_no_acts(page: Page, path: str, words: str) -> None:
+    go(page, path)
     page.wait(f"document.querySelector('main').textContent.includes({json.dumps(words)})")
     assert page.run("[...document.querySelectorAll('.acts:not(.waiting)')].length") == 0
     assert "Retrying" not in page.run("document.querySelector('main').textContent")

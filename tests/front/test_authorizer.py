@@ -64,7 +64,7 @@ def guarded(
     gate = Gate(folder)
     setup(gate)
 
-    async def told(world: World) -> None:
+    async def guarded_story(world: World) -> None:
         gate.access.on_deaths.append(world.front.let_go)
         await story(world, gate)  # type: ignore[misc]
 
@@ -79,7 +79,7 @@ def guarded(
     paths = ("/livez", "/v1/node", "/metrics", "/v1/secret", "/v1/cluster/health", "/v1/topics")
     mounts = ("/v1/topics/", "/v1/groups", "/v1/transactions", "/v1/buckets/")
     play(
-        told,
+        guarded_story,
         handlers=dict.fromkeys(paths, handler),
         mounts=dict.fromkeys(mounts, handler),
         protection=Protection(authorizer=authorizer, cors=Cors(origins)),

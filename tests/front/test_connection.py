@@ -88,8 +88,8 @@ def test_requests_are_the_same_wherever_their_bytes_are_cut(cuts: list[int], pat
         front = HttpFront(FakeService())
         connection, transport = Connection(front.context), _Memory()
         connection.connection_made(transport)
-        places = [0, *sorted(set(cuts)), len(PIPELINE)]
-        for begin, end in pairwise(places):
+        offsets = [0, *sorted(set(cuts)), len(PIPELINE)]
+        for begin, end in pairwise(offsets):
             connection.data_received(PIPELINE[begin:end])
             if patient:
                 await asyncio.sleep(0)

@@ -26,14 +26,14 @@ def asked(query: dict[str, str], method: str = "GET") -> dict[str, object]:
     request = Request(method, "/v1/cost", (), query, {}, b"", "http://x")
     answer = asyncio.run(CostRoute(FixedCosts()).handle(request))
     assert answer.status == 200 and ("Cache-Control", "no-store") in answer.headers
-    told: dict[str, object] = json.loads(answer.body)
-    return told
+    body: dict[str, object] = json.loads(answer.body)
+    return body
 
 
 def test_the_answer_has_the_counts_and_the_money() -> None:
-    told = asked({})
-    assert told["hours"] == 24 and told["missing"] == [2]
-    assert told["nodes"] == [
+    report = asked({})
+    assert report["hours"] == 24 and report["missing"] == [2]
+    assert report["nodes"] == [
         {
             "node": 1,
             "zone": "a",
@@ -47,7 +47,7 @@ def test_the_answer_has_the_counts_and_the_money() -> None:
             "missing_cores": [],
         }
     ]
-    bill = told["bill"]
+    bill = report["bill"]
     assert isinstance(bill, dict)
     assert bill["totals"]["measured"] == pytest.approx(0.005) and bill["currency"] == "USD"
     assert asked({"hours": "720"})["hours"] == 720

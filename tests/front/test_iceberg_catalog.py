@@ -103,12 +103,12 @@ def test_a_caller_sees_the_tables_that_it_may_read() -> None:
 
 def test_keys_for_readers_are_given_only_with_the_settings() -> None:
     plain = {"client.region", "s3.region", "s3.endpoint", "s3.path-style-access"}
-    told = World().json(*TABLES, "air")
-    assert set(told["config"]) == plain and told["storage-credentials"] == []
-    told = World(S3Keys("reader", "secret")).json(*TABLES, "air")
-    assert set(told["config"]) == plain | {"s3.access-key-id", "s3.secret-access-key"}
-    (given,) = told["storage-credentials"]
-    assert given["prefix"] == "s3://lake/" and given["config"] == told["config"]
+    answer = World().json(*TABLES, "air")
+    assert set(answer["config"]) == plain and answer["storage-credentials"] == []
+    answer = World(S3Keys("reader", "secret")).json(*TABLES, "air")
+    assert set(answer["config"]) == plain | {"s3.access-key-id", "s3.secret-access-key"}
+    (given,) = answer["storage-credentials"]
+    assert given["prefix"] == "s3://lake/" and given["config"] == answer["config"]
     credentials = World(S3Keys("reader", "secret")).json(*TABLES, "air", "credentials")
     assert credentials["storage-credentials"] == [given]
 
@@ -116,8 +116,8 @@ def test_keys_for_readers_are_given_only_with_the_settings() -> None:
 def test_metadata_that_is_deleted_while_it_is_read_is_found_again() -> None:
     world = World()
     world.gone = {"tables/7/main/_iceberg/1.metadata.json"}
-    told = world.json(*TABLES, "air")
-    assert told["metadata-location"].endswith("/2.metadata.json")
+    answer = world.json(*TABLES, "air")
+    assert answer["metadata-location"].endswith("/2.metadata.json")
     world.gone.add("tables/7/main/_iceberg/2.metadata.json")
     with pytest.raises(Unavailable):
         world.ask(*TABLES, "air")

@@ -27,9 +27,9 @@ def topics(names: str) -> list[FetchTopic]:
     """'a0 a1 b0' as the topics of a request; 'a0@7' asks from offset 7."""
     found = []
     for name in names.split():
-        place, _, offset = name.partition("@")
-        asked = FetchPartition(int(place[1:]), fetch_offset=int(offset or 0))
-        found.append(FetchTopic(place[0], partitions=[asked]))
+        partition, _, offset = name.partition("@")
+        asked = FetchPartition(int(partition[1:]), fetch_offset=int(offset or 0))
+        found.append(FetchTopic(partition[0], partitions=[asked]))
     return found
 
 
@@ -67,7 +67,7 @@ def session(names: str) -> FetchSession:
 
 
 @pytest.mark.parametrize(
-    ("answer", "is_told"),
+    ("answer", "is_included"),
     [
         ({}, False),
         ({"high_watermark": 1}, True),
@@ -79,10 +79,10 @@ def session(names: str) -> FetchSession:
         ({"aborted_transactions": None}, False),
     ],
 )
-def test_only_news_are_told(answer: dict[str, object], is_told: bool) -> None:
+def test_only_news_are_told(answer: dict[str, object], is_included: bool) -> None:
     made = session("a0 a1")
-    told = shown(made.take(answers(("a", 0, {}), ("a", 1, answer))))
-    assert told == ("a1" if is_told else "")
+    included = shown(made.take(answers(("a", 0, {}), ("a", 1, answer))))
+    assert included == ("a1" if is_included else "")
     is_lasting = "records" in answer or "error_code" in answer or "preferred_read_replica" in answer
     assert bool(made.take(answers(("a", 1, answer)))) == is_lasting, "known ends are told once"
 
@@ -109,8 +109,8 @@ def test_changes_of_partitions() -> None:
     made.update(topics("a1@5 c0 b0@6"), forgotten("a0 d9"))
     assert shown(made.topics()) == "a1 b0 c0"
     assert [each.partitions[0].fetch_offset for each in made.topics()] == [5, 6, 0]
-    told = answers(("a", 1, {}), ("b", 0, {}), ("c", 0, {"high_watermark": 0}))
-    assert shown(made.take(told)) == "c0", "the client knows the ends of the others"
+    responses = answers(("a", 1, {}), ("b", 0, {}), ("c", 0, {"high_watermark": 0}))
+    assert shown(made.take(responses)) == "c0", "the client knows the ends of the others"
     made.update(topics("a1@9"), forgotten("a1"))
     assert shown(made.topics()) == "b0 c0", "forgotten last"
     made.update(topics("a1"), ())

@@ -106,8 +106,8 @@ def test_batches_in_the_object_store_are_fetched_as_they_were() -> None:
         assert await fetch(wire, "t", 0) == [(0, 60, whole)]
         assert await fetch(wire, "t", 29) == [(0, 60, whole[25:])], "in a batch of a slice"
         assert await fetch(wire, "t", 25, max_bytes=1) == [(0, 60, whole[25:30])]
-        for place, (part, found) in enumerate([(0, 0), (1, 15), (2, 30), (3, 45)]):
-            assert await offset_of(wire, "t", part * 1000) == found, place
+        for index, (part, found) in enumerate([(0, 0), (1, 15), (2, 30), (3, 45)]):
+            assert await offset_of(wire, "t", part * 1000) == found, index
         assert await offset_of(wire, "t", 1003) == 15 + 9, (
             "the fourth record of the first batch that has four"
         )
@@ -664,8 +664,8 @@ def test_metadata_creates_a_topic_that_a_client_names() -> None:
             8,
         ):
             wire.send("Metadata", 1, correlation, topics=None)
-            told, message = await wire.answer("Metadata", 1)
-            assert told == correlation
+            correlation_id, message = await wire.answer("Metadata", 1)
+            assert correlation_id == correlation
             assert [each.name for each in message.topics] == ["new"]
         await world.topic("b")
         assert len((await wire.ask("Metadata", 1, topics=None)).topics) == 2

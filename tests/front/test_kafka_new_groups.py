@@ -364,13 +364,13 @@ def test_the_feature_is_told_when_all_nodes_have_it(monkeypatch: pytest.MonkeyPa
     async def story(world: KafkaWorld) -> None:
         wire = await world.wire()
 
-        async def told() -> list[tuple[str, int]]:
+        async def features() -> list[tuple[str, int]]:
             answer = await ask(
                 wire, "ApiVersions", 3, client_software_name="t", client_software_version="1"
             )
             return [(each.name, each.max_version_level) for each in answer.finalized_features]
 
-        assert ("group.version", 1) in await told()
+        assert ("group.version", 1) in await features()
         for version, least in ((3, 1), (4, 0)):  # an older client cannot decode 0
             answer = await ask(
                 wire, "ApiVersions", version, client_software_name="t", client_software_version="1"
@@ -379,7 +379,7 @@ def test_the_feature_is_told_when_all_nodes_have_it(monkeypatch: pytest.MonkeyPa
             assert supported["group.version"] == least
         service = world.front.context.service
         monkeypatch.setattr(type(service), "level", 3)
-        assert await told() == []
+        assert await features() == []
         refused = await Member(wire, "a", "t").beat()
         assert refused.error_code.value == Error.UNSUPPORTED_VERSION
         assert "group.protocol=classic" in refused.error_message

@@ -149,11 +149,11 @@ async def values(wire: KafkaWire, isolation: int, number: int = 0) -> list[bytes
     return as_a_client_does(part.records or b"", listed)
 
 
-def told(*protocols: int) -> Any:
+def with_protocols(*protocols: int) -> Any:
     return pytest.mark.parametrize("protocol", protocols or (OLD, NEW))
 
 
-@told()
+@with_protocols()
 def test_a_transaction_is_seen_when_it_is_committed(protocol: int) -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
@@ -182,7 +182,7 @@ def test_a_transaction_is_seen_when_it_is_committed(protocol: int) -> None:
     play(story)
 
 
-@told()
+@with_protocols()
 def test_a_new_instance_fences_the_former_one(protocol: int) -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t", 2)
@@ -206,7 +206,7 @@ def test_a_new_instance_fences_the_former_one(protocol: int) -> None:
     play(story)
 
 
-@told()
+@with_protocols()
 def test_offsets_are_committed_with_the_records(protocol: int) -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
@@ -236,7 +236,7 @@ def test_offsets_are_committed_with_the_records(protocol: int) -> None:
     play(story)
 
 
-@told()
+@with_protocols()
 def test_a_member_of_the_consumer_protocol_commits_with_its_epoch(protocol: int) -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")

@@ -36,11 +36,11 @@ async def subscription_of(wire: KafkaWire, instance: bytes = NOBODY) -> Any:
     return await ask(wire, "GetTelemetrySubscriptions", 0, client_instance_id=instance)
 
 
-async def pushed(wire: KafkaWire, told: Any, data: bytes, **fields: Any) -> int:
+async def pushed(wire: KafkaWire, subscription: Any, data: bytes, **fields: Any) -> int:
     """Push as the client that was told a subscription; return the error."""
     values = {
-        "client_instance_id": told.client_instance_id.bytes,
-        "subscription_id": told.subscription_id,
+        "client_instance_id": subscription.client_instance_id.bytes,
+        "subscription_id": subscription.subscription_id,
         "terminating": False,
         "compression_type": 0,
         "metrics": data,
@@ -76,23 +76,23 @@ def test_what_a_client_pushes_is_shown_and_its_deltas_are_summed() -> None:
     async def story(world: KafkaWorld) -> None:
         wire = await world.wire()
         assert await altered(wire, CLIENT_METRICS, "all", metrics="*") == (0, "")
-        told = await subscription_of(wire)
-        assert told.client_instance_id is not None
-        assert (told.requested_metrics, told.delta_temporality) == (("*",), True)
-        assert (told.accepted_compression_types, told.telemetry_max_bytes) == (
+        subscription = await subscription_of(wire)
+        assert subscription.client_instance_id is not None
+        assert (subscription.requested_metrics, subscription.delta_temporality) == (("*",), True)
+        assert (subscription.accepted_compression_types, subscription.telemetry_max_bytes) == (
             (4, 3, 1, 2),
             CLIENT_TELEMETRY_BYTES_MAX,
         )
-        assert await pushed(wire, told, encoded(RATE, SENT)) == 0
+        assert await pushed(wire, subscription, encoded(RATE, SENT)) == 0
         (instance,) = world.front.context.telemetry.clients.present(0.0)
         own = f'client_id="test",client_instance_id="{instance.client.client_instance_id}"'
         assert shown(world) == {
             f'polynya_kafka_client_gauge{{{own},metric="{RATE.name}",topic="t"}}': 0.5,
             f'polynya_kafka_client_counter_total{{{own},metric="{SENT.name}"}}': 7.0,
         }
-        assert await pushed(wire, told, encoded(SENT), terminating=True) == 0
+        assert await pushed(wire, subscription, encoded(SENT), terminating=True) == 0
         assert sorted(shown(world).values()) == [0.5, 14.0]
-        again = await pushed(wire, told, encoded(SENT), terminating=True)
+        again = await pushed(wire, subscription, encoded(SENT), terminating=True)
         assert again == Error.INVALID_REQUEST, "it has said that it ends"
 
     play(story)
@@ -103,9 +103,9 @@ def test_a_push_may_be_compressed(codec: int) -> None:
     async def story(world: KafkaWorld) -> None:
         wire = await world.wire()
         assert await altered(wire, CLIENT_METRICS, "all", metrics="*") == (0, "")
-        told = await subscription_of(wire)
+        subscription = await subscription_of(wire)
         data = codecs.compressed(codec, encoded(SENT))
-        assert await pushed(wire, told, data, compression_type=codec) == 0
+        assert await pushed(wire, subscription, data, compression_type=codec) == 0
         assert list(shown(world).values()) == [7.0]
 
     play(story)
@@ -114,10 +114,13 @@ def test_a_push_may_be_compressed(codec: int) -> None:
 def test_a_client_without_a_subscription_pushes_nothing() -> None:
     async def story(world: KafkaWorld) -> None:
         wire = await world.wire()
-        told = await subscription_of(wire, SOMEBODY)
-        assert told.client_instance_id.bytes == SOMEBODY
-        assert (told.requested_metrics, told.push_interval.total_seconds()) == ((), 300)
-        assert await pushed(wire, told, encoded(SENT)) == 0
+        subscription = await subscription_of(wire, SOMEBODY)
+        assert subscription.client_instance_id.bytes == SOMEBODY
+        assert (subscription.requested_metrics, subscription.push_interval.total_seconds()) == (
+            (),
+            300,
+        )
+        assert await pushed(wire, subscription, encoded(SENT)) == 0
         assert shown(world) == {}
         again = await subscription_of(wire, SOMEBODY)
         assert again.error_code.value == Error.THROTTLING_QUOTA_EXCEEDED
@@ -152,8 +155,8 @@ def test_a_wrong_push_is_refused_and_the_connection_lives(
     async def story(world: KafkaWorld) -> None:
         wire = await world.wire()
         assert await altered(wire, CLIENT_METRICS, "all", metrics="*") == (0, "")
-        told = await subscription_of(wire)
-        assert await pushed(wire, told, b"", **fields) == error
+        subscription = await subscription_of(wire)
+        assert await pushed(wire, subscription, b"", **fields) == error
         assert world.front.context.telemetry.clients.refused == 1
         assert shown(world) == {}
 
@@ -164,10 +167,10 @@ def test_a_push_that_comes_too_early_is_throttled() -> None:
     async def story(world: KafkaWorld) -> None:
         wire = await world.wire()
         assert await altered(wire, CLIENT_METRICS, "all", metrics="*") == (0, "")
-        told = await subscription_of(wire)
-        assert await pushed(wire, told, encoded(SENT)) == 0
-        assert await pushed(wire, told, encoded(SENT)) == Error.THROTTLING_QUOTA_EXCEEDED
-        assert await pushed(wire, told, encoded(SENT), terminating=True) == 0
+        subscription = await subscription_of(wire)
+        assert await pushed(wire, subscription, encoded(SENT)) == 0
+        assert await pushed(wire, subscription, encoded(SENT)) == Error.THROTTLING_QUOTA_EXCEEDED
+        assert await pushed(wire, subscription, encoded(SENT), terminating=True) == 0
 
     play(story)
 
@@ -176,16 +179,18 @@ def test_a_changed_subscription_is_told_to_a_client_that_pushes_for_the_old_one(
     async def story(world: KafkaWorld) -> None:
         wire = await world.wire()
         assert await altered(wire, CLIENT_METRICS, "all", metrics="org.apache.kafka.a") == (0, "")
-        told = await subscription_of(wire)
+        subscription = await subscription_of(wire)
         assert await altered(wire, CLIENT_METRICS, "all", interval_ms="1000") == (0, "")
         assert await altered(wire, CLIENT_METRICS, "more", metrics="org.apache") == (0, "")
-        assert await pushed(wire, told, encoded(SENT)) == Error.UNKNOWN_SUBSCRIPTION_ID
-        told = await subscription_of(wire, told.client_instance_id.bytes)
-        assert told.error_code.value == 0, "a client that has to ask again may do so at once"
-        assert told.requested_metrics == ("org.apache", "org.apache.kafka.a")
-        assert told.push_interval.total_seconds() == 1
+        assert await pushed(wire, subscription, encoded(SENT)) == Error.UNKNOWN_SUBSCRIPTION_ID
+        subscription = await subscription_of(wire, subscription.client_instance_id.bytes)
+        assert subscription.error_code.value == 0, (
+            "a client that has to ask again may do so at once"
+        )
+        assert subscription.requested_metrics == ("org.apache", "org.apache.kafka.a")
+        assert subscription.push_interval.total_seconds() == 1
         other = Point("com.example.other", (), Kind.GAUGE, 1.0)
-        assert await pushed(wire, told, encoded(SENT, other)) == 0
+        assert await pushed(wire, subscription, encoded(SENT, other)) == 0
         assert list(shown(world).values()) == [7.0], "nothing but what was asked for"
         assert world.front.context.telemetry.clients.dropped_points == 1
 
@@ -276,8 +281,8 @@ def test_subscriptions_belong_to_administrators_and_pushes_to_each_client(tmp_pa
         assert (await altered(reader, CLIENT_METRICS, "s", metrics="*"))[0] == denied
         assert (await described(reader, CLIENT_METRICS, "s")).error_code.value == denied
         assert await altered(admin, CLIENT_METRICS, "s", metrics="*") == (0, "")
-        told = await subscription_of(reader)
-        assert await pushed(reader, told, encoded(SENT)) == 0
+        subscription = await subscription_of(reader)
+        assert await pushed(reader, subscription, encoded(SENT)) == 0
 
     guarded(tmp_path, story)
 

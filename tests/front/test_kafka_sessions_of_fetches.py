@@ -84,8 +84,8 @@ async def begin(world: KafkaWorld, partitions: int = 3, version: int = 18) -> Cl
     await world.topic("t", partitions)
     await world.follow("t")
     client = Client(world, await world.wire(), version)
-    told = await client.fetch(dict.fromkeys(range(partitions), 0), max_wait_ms=1)
-    assert told == [(number, 0, 0, 0) for number in range(partitions)] and client.id
+    fetched = await client.fetch(dict.fromkeys(range(partitions), 0), max_wait_ms=1)
+    assert fetched == [(number, 0, 0, 0) for number in range(partitions)] and client.id
     return client
 
 
@@ -186,8 +186,8 @@ def test_a_declined_session_is_0_and_a_large_one_is_not_kept(
         assert await client.fetch({3: 0}) == []
         assert client.error == Error.FETCH_SESSION_ID_NOT_FOUND
         for _ in range(3):
-            told = await client.fetch(dict.fromkeys(range(4), 0), id=0, epoch=0, max_wait_ms=1)
-            assert len(told) == 4 and client.id == 0
+            fetched = await client.fetch(dict.fromkeys(range(4), 0), id=0, epoch=0, max_wait_ms=1)
+            assert len(fetched) == 4 and client.id == 0
         assert world.front.context.fetch_sessions.declined == 3
 
     play(story)
@@ -233,8 +233,8 @@ def test_each_partition_has_its_turn_in_small_responses() -> None:
         offsets, order = dict.fromkeys(range(4), 0), []
         changed: dict[int, int] = {}
         for _ in range(12):
-            told = await client.fetch(changed, max_bytes=SIZE)
-            ((number, size),) = [(each[0], each[3]) for each in told if each[3]]
+            fetched = await client.fetch(changed, max_bytes=SIZE)
+            ((number, size),) = [(each[0], each[3]) for each in fetched if each[3]]
             order.append(number)
             offsets[number] += size // SIZE
             changed = {number: offsets[number]}

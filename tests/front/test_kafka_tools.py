@@ -150,9 +150,9 @@ def test_a_broker_shows_the_values_of_its_settings() -> None:
             ("message.max.bytes", "33554432", DEFAULT),
         ):
             config = found[name]
-            told = [(each.name, each.value, each.source) for each in config.synonyms]
+            synonyms = [(each.name, each.value, each.source) for each in config.synonyms]
             assert (config.value, config.config_source) == (value, source)
-            assert told == [(name, value, source)]
+            assert synonyms == [(name, value, source)]
         everywhere = await described(wire, BROKER, "")
         assert (everywhere.error_code.value, everywhere.configs) == (0, ())
         for wrong in ("1", "x"):

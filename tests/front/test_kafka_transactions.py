@@ -31,7 +31,7 @@ async def planter(world: KafkaWorld) -> Planter:
     return made
 
 
-async def told(world: KafkaWorld, when: str) -> None:
+async def write_transactions(world: KafkaWorld, when: str) -> None:
     """Five aborted and five committed transactions of one producer, beside one of another that is
     aborted, and an open one behind them."""
     made = await planter(world)
@@ -89,7 +89,7 @@ SEEN = [b"c0", b"c1", b"c2", b"c3", b"c4", b"end"]
 @pytest.mark.parametrize("when", ["", "early", "late"])
 def test_an_answer_names_each_aborted_transaction_that_it_has_a_batch_of(when: str) -> None:
     async def story(world: KafkaWorld) -> None:
-        await told(world, when)
+        await write_transactions(world, when)
         wire = await world.wire()
         part, listed = await fetched(wire, 0, 1)
         assert listed == [(200, 0), (107, 1), (107, 6), (107, 11), (107, 16), (107, 21)]
@@ -105,7 +105,7 @@ def test_an_answer_names_each_aborted_transaction_that_it_has_a_batch_of(when: s
 @pytest.mark.parametrize("when", ["", "early", "late"])
 def test_any_cut_of_the_answers_gives_the_committed_records(when: str) -> None:
     async def story(world: KafkaWorld) -> None:
-        await told(world, when)
+        await write_transactions(world, when)
         wire = await world.wire()
         for size in (1, 90, 200, 450):
             offset, values = 0, []

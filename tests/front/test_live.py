@@ -231,14 +231,14 @@ def test_a_slow_reader_is_cut_with_a_reason_and_others_are_not(
             if world.front.counters.live_cut:
                 break
         assert world.front.counters.live_cut == 1
-        told = next(
+        logged = next(
             record
             for record in caplog.records
             if record.getMessage().startswith("disconnected a live reader")
         )
         assert (
-            told.__dict__["target"].startswith("/v1/stream/s?")
-            and told.__dict__["unsent"] > SSE_BACKLOG_BYTES_MAX
+            logged.__dict__["target"].startswith("/v1/stream/s?")
+            and logged.__dict__["unsent"] > SSE_BACKLOG_BYTES_MAX
         )
         assert len(world.front.readers.live) == 1
         slow.writer.transport.resume_reading()  # type: ignore[attr-defined]

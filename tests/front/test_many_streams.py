@@ -86,9 +86,9 @@ def test_a_list_of_streams_has_the_records_of_each_in_order() -> None:
             await world.put(name)
             await world.post(name, b"1")
         events = await live(world, "stream=a&stream=b@1_2")
-        told = await events.until("control", allUpToDate=True)
-        assert told[-1] == {"allUpToDate": True, "streams": 2}
-        of_a = [event for event in told if event.get("stream") == "a"]
+        received = await events.until("control", allUpToDate=True)
+        assert received[-1] == {"allUpToDate": True, "streams": 2}
+        of_a = [event for event in received if event.get("stream") == "a"]
         assert of_a[0]["contentType"] == "application/json" and of_a[0]["streamIncarnation"]
         assert of_a[0]["streamNextOffset"] == at(0, 0)
         assert of_a[1] == {
@@ -97,7 +97,7 @@ def test_a_list_of_streams_has_the_records_of_each_in_order() -> None:
             "upToDate": True,
             "data": [1],
         }
-        assert [event["upToDate"] for event in told if event.get("stream") == "b"] == [True]
+        assert [event["upToDate"] for event in received if event.get("stream") == "b"] == [True]
         await world.post("b", b"2")
         await world.post("a", b"3")
         assert await events.next() == (
@@ -173,8 +173,8 @@ def test_streams_that_close_vanish_or_return_are_told_and_the_others_go_on() -> 
         for name in ("a", "b"):
             await world.put(name)
         events = await live(world, "stream=a&stream=b&stream=none")
-        told = await events.until("control", allUpToDate=True)
-        missing = [event for event in told if event.get("stream") == "none"]
+        received = await events.until("control", allUpToDate=True)
+        missing = [event for event in received if event.get("stream") == "none"]
         assert missing[0]["error"]["code"] == "NOT_FOUND"
         await world.post("a", b"1", stream_closed="true")
         assert (await events.next())[1]["data"] == [1]
@@ -199,9 +199,11 @@ def test_texts_bytes_and_whole_records_are_shown_as_one_tail_does() -> None:
         await world.post("b", b"\x00\xff", BYTES)
         await world.post("j", b'{"x":\r\n1}')
         events = await live(world, "stream=t&stream=b&stream=j")
-        told = await events.until("control", allUpToDate=True)
+        received = await events.until("control", allUpToDate=True)
         shown = {
-            event["stream"]: event for event in told if event.keys() & {"text", "base64", "data"}
+            event["stream"]: event
+            for event in received
+            if event.keys() & {"text", "base64", "data"}
         }
         assert shown["t"]["text"] == "zwölf\r\n"
         assert shown["b"]["base64"] == "AP8="
@@ -209,8 +211,8 @@ def test_texts_bytes_and_whole_records_are_shown_as_one_tail_does() -> None:
         records = await live(
             world, "stream=t&stream=j", accept="application/vnd.polynya.records+json"
         )
-        told = await records.until("control", allUpToDate=True)
-        wholes = [event["data"][0]["value"] for event in told if "data" in event]
+        received = await records.until("control", allUpToDate=True)
+        wholes = [event["data"][0]["value"] for event in received if "data" in event]
         assert {"x": 1} in wholes and len(wholes) == 2
 
     play(story)
@@ -226,9 +228,9 @@ def test_records_behind_a_trim_are_told_and_the_stream_goes_on() -> None:
         )
         assert trim.status == 200, trim
         events = await live(world, "stream=s@1_2")
-        told = await events.until("control", allUpToDate=True)
-        assert told[0] == {"stream": "s", "streamNextOffset": at(2, 4), "streamTrimmed": True}
-        assert [event["data"] for event in told if "data" in event] == [[3]]
+        received = await events.until("control", allUpToDate=True)
+        assert received[0] == {"stream": "s", "streamNextOffset": at(2, 4), "streamTrimmed": True}
+        assert [event["data"] for event in received if "data" in event] == [[3]]
 
     play(story)
 
@@ -321,8 +323,8 @@ def test_each_stream_is_shown_to_those_who_may_read_it_until_they_may_not(tmp_pa
         answer = await refused(world, "stream=runs/a/1&stream=runs/b/1", **some)
         assert answer.status == 403 and b"runs/b/1" in answer.body
         events = await live(world, "match=runs/**", **some)
-        told = await events.until("control", allUpToDate=True)
-        assert {event.get("stream") for event in told} == {"runs/a/1", None}
+        received = await events.until("control", allUpToDate=True)
+        assert {event.get("stream") for event in received} == {"runs/a/1", None}
         whole = await live(world, "prefix=runs/", **root)
         assert await whole.data(2) == {"runs/a/1": [1], "runs/b/1": [1]}
         for name in ("runs/b/2", "runs/a/2"):

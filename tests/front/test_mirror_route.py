@@ -82,15 +82,15 @@ async def refused(sent: Awaitable[Any]) -> Failure:
 async def test_batches_keep_their_offsets(world: World) -> None:
     send = sender(world)
     await created(send)
-    told = await send("t/0", at(0, b"a", b"b"), at(2, b"c"), begin=0, end=3, first=0)
-    assert told == {"first_offset": 0, "next_offset": 3, "mirror.from": SOURCE}
+    answer = await send("t/0", at(0, b"a", b"b"), at(2, b"c"), begin=0, end=3, first=0)
+    assert answer == {"first_offset": 0, "next_offset": 3, "mirror.from": SOURCE}
     # a gap before a batch, one in it, one behind it
     sparse = at(5, b"d", b"e", deltas=(1, 6), last=9)
-    told = await send("t/0", sparse, begin=3, end=20)
-    assert told["next_offset"] == 20
+    answer = await send("t/0", sparse, begin=3, end=20)
+    assert answer["next_offset"] == 20
     again = await send("t/0", sparse, begin=3, end=20)
-    assert again == told, "a repeat changes nothing"
-    assert await send("t/0", method="GET") == told
+    assert again == answer, "a repeat changes nothing"
+    assert await send("t/0", method="GET") == answer
     assert (await send("t/1", method="GET"))["next_offset"] == 0
 
 
@@ -98,16 +98,16 @@ async def test_batches_keep_their_offsets(world: World) -> None:
 async def test_a_mirror_begins_where_its_source_does(world: World) -> None:
     send = sender(world)
     await created(send)
-    told = await send("t/0", at(1004, b"a"), begin=1000, end=1005, first=1000)
-    assert (told["first_offset"], told["next_offset"]) == (1000, 1005)
+    answer = await send("t/0", at(1004, b"a"), begin=1000, end=1005, first=1000)
+    assert (answer["first_offset"], answer["next_offset"]) == (1000, 1005)
     # the source deletes records: in the middle of a batch, and all of them
     await send("t/0", at(1005, b"b", b"c", b"d"), begin=1005, end=1008, first=1000)
     assert (await send("t/0", begin=1008, end=1008, first=1006))["first_offset"] == 1006
-    told = await send("t/0", begin=1008, end=1010, first=1010)
-    assert (told["first_offset"], told["next_offset"]) == (1010, 1010)
+    answer = await send("t/0", begin=1008, end=1010, first=1010)
+    assert (answer["first_offset"], answer["next_offset"]) == (1010, 1010)
     # a source whose first batch begins before its start
-    told = await send("t/1", at(7, b"a", b"b", b"c"), begin=7, end=10, first=8)
-    assert (told["first_offset"], told["next_offset"]) == (8, 10)
+    answer = await send("t/1", at(7, b"a", b"b", b"c"), begin=7, end=10, first=8)
+    assert (answer["first_offset"], answer["next_offset"]) == (8, 10)
 
 
 @story
@@ -298,7 +298,7 @@ def test_a_mirror_survives_restarts(seed: int) -> None:
     end = at_offset + 2
 
     @story
-    async def told(world: World) -> None:
+    async def run(world: World) -> None:
         send, tail = sender(world), 3
         await created(send)
         while tail < end:
@@ -331,7 +331,7 @@ def test_a_mirror_survives_restarts(seed: int) -> None:
         assert [offset for offset, _ in found] == [int(value or b"") for _, value in found]
         assert len(found) == sum(header_of(each).records for *_, each in source)
 
-    told()
+    run()
 
 
 @story

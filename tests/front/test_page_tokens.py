@@ -64,7 +64,7 @@ def guarded(
         cookie=TokenCookie(cookie, cors) if cookie else None,
     )
 
-    async def told(world: World) -> None:
+    async def guarded_story(world: World) -> None:
         for name in ("runs/7", "runs/70"):
             made = await world.ask("PUT", f"/v1/stream/{name}", **JSON, **gate.bearer("server"))
             assert made.status == 201
@@ -74,7 +74,7 @@ def guarded(
         return Response(200, b"{}")
 
     play(
-        told,
+        guarded_story,
         handlers={PATH: ShortTokenRoute(gate.access.counters).handle, "/v1/node": secret},
         protection=Protection(authorizer=authorizer, cors=cors),
     )

@@ -101,15 +101,15 @@ def test_what_happens_between_two_polls_is_on_the_next_page_once(
         pages = [page]
         while len(data_of(*pages)) < 4:  # a new stream is heard of a little later
             pages.append(await poll(world, QUERY, pages[-1]["cursor"]))
-        told = [event for page in pages for event in page["events"]]
+        events = [event for page in pages for event in page["events"]]
         assert data_of(*pages) == {
             "many/00": [1, 2, 3],
             "many/01": [4],
             "many/03": [5],
             "many/04": [6],
         }
-        assert [event["stream"] for event in told if "streamClosed" in event] == ["many/01"]
-        gone = {event["stream"] for event in told if "streamDeleted" in event}
+        assert [event["stream"] for event in events if "streamClosed" in event] == ["many/01"]
+        gone = {event["stream"] for event in events if "streamDeleted" in event}
         assert gone == {"many/02", "many/03"}
         assert calls["list_streams"] == 0
         last = await poll(world, QUERY, pages[-1]["cursor"], 1)
@@ -133,8 +133,10 @@ def test_a_client_that_goes_back_gets_again_what_came_after_that_event() -> None
             page = await poll(world, QUERY, event["id"])
             both = {"events": handled}, page
             assert data_of(*both) == {"many/00": [1, 2], "many/01": [1, 2]}
-            told = [each for part in both for each in part["events"] if "streamDeleted" in each]
-            assert [each["stream"] for each in told] == ["many/02"]
+            deletions = [
+                each for part in both for each in part["events"] if "streamDeleted" in each
+            ]
+            assert [each["stream"] for each in deletions] == ["many/02"]
 
     play(story)
 
@@ -308,7 +310,7 @@ def test_pages_have_every_record_once_whatever_happens_between_them(
             page = await poll(world, QUERY, cursor, 1)
             handle(page["events"])
             cursor = page["cursor"]
-        found = {name: told for name, told in handled.items() if name in values and told}
-        assert found == {name: told for name, told in values.items() if told}, json.dumps(handled)
+        found = {name: data for name, data in handled.items() if name in values and data}
+        assert found == {name: data for name, data in values.items() if data}, json.dumps(handled)
 
     play(story)

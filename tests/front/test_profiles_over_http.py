@@ -59,20 +59,20 @@ def test_the_default_is_for_new_streams() -> None:
 
 
 def test_the_response_to_a_put_names_the_profile_that_the_stream_has() -> None:
-    async def told(world: World, name: str, **headers: str) -> tuple[int, str | None]:
+    async def put(world: World, name: str, **headers: str) -> tuple[int, str | None]:
         answer = await world.put(name, **headers)
         return answer.status, answer.headers.get("stream-profile")
 
     async def story(world: World) -> None:
         for profile in ("replicated", "leased", "diskless"):
             name = f"a/{profile}"
-            assert await told(world, name, stream_profile=profile) == (201, profile)
-            assert await told(world, name, stream_profile=profile) == (200, profile)
-            assert await told(world, name) == (200, profile), "it exists, and no profile is asked"
-        assert await told(world, "a/new") == (201, "diskless"), "the default of the node"
+            assert await put(world, name, stream_profile=profile) == (201, profile)
+            assert await put(world, name, stream_profile=profile) == (200, profile)
+            assert await put(world, name) == (200, profile), "it exists, and no profile is asked"
+        assert await put(world, "a/new") == (201, "diskless"), "the default of the node"
         for source in ("replicated", "diskless"):
             fork = {"stream_forked_from": f"/v1/stream/a/{source}"}
-            assert await told(world, f"a/{source}-fork", **fork) == (201, source)
+            assert await put(world, f"a/{source}-fork", **fork) == (201, source)
 
     play(story, settings=DEFAULT)
 

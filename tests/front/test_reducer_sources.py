@@ -9,7 +9,7 @@ from front_world import World
 from reducer_world import bind, mount, work
 from test_reducers_over_http import as_json, fill, run, snapshots, state
 from test_transactions_over_http import NAME as TOPIC
-from test_transactions_over_http import SEEN, told
+from test_transactions_over_http import SEEN, write_transactions
 
 from polynya.base.names import group_of
 from polynya.front.http.reducers.routes import PATH
@@ -20,7 +20,7 @@ TOPIC_URL = f"/v1/stream/{TOPIC}"
 
 def test_records_of_committed_transactions_alone_count() -> None:
     async def story(world: World) -> None:
-        planted = await told(world)
+        planted = await write_transactions(world)
         await bind(world, pattern="**", builtin="count")
         assert as_json(await state(world, url=TOPIC_URL))["records"] == len(SEEN)
         (done,) = await work(world)
@@ -37,7 +37,7 @@ def test_records_of_committed_transactions_alone_count() -> None:
 
 def test_a_stream_that_ends_with_aborted_records_is_due_once() -> None:
     async def story(world: World) -> None:
-        planted = await told(world)
+        planted = await write_transactions(world)
         await planted.end(6)
         await bind(world, pattern="**", builtin="count")
         await work(world)

@@ -607,10 +607,10 @@ def test_reducers_are_for_admins_and_states_for_readers(tmp_path: Path) -> None:
         assert module.error == "MODULE_NOT_FOUND"
         tail = (await world.ask("HEAD", URL, **by["reader"])).headers["stream-next-offset"]
         origin = {"stream_snapshot_origin": "carts@1"}
-        place = f"{URL}/snapshot/{tail}"
-        refused = await world.ask("PUT", place, b"", **by["writer"], **origin)
+        snapshot_url = f"{URL}/snapshot/{tail}"
+        refused = await world.ask("PUT", snapshot_url, b"", **by["writer"], **origin)
         assert refused.error == "FORBIDDEN"
-        assert (await world.ask("PUT", place, b"", **by["writer"])).status == 201
-        assert (await world.ask("PUT", place, b"", **by["admin"], **origin)).status == 201
+        assert (await world.ask("PUT", snapshot_url, b"", **by["writer"])).status == 201
+        assert (await world.ask("PUT", snapshot_url, b"", **by["admin"], **origin)).status == 201
 
     guarded(tmp_path, story, setup=setup)

@@ -245,9 +245,9 @@ def test_a_repeat_of_each_of_the_last_appends_says_where_it_went() -> None:
         for number in range(7):
             first = await produce(number, b"[1,2]")
             assert (first.status, first.headers["stream-record-start"]) == (200, str(2 * number))
-        told = [await produce(number, b"[1,2]") for number in range(7)]
-        assert [each.status for each in told] == [204] * 7
-        assert [each.headers.get("stream-record-start") for each in told] == [
+        repeats = [await produce(number, b"[1,2]") for number in range(7)]
+        assert [each.status for each in repeats] == [204] * 7
+        assert [each.headers.get("stream-record-start") for each in repeats] == [
             None,
             None,
             "4",
@@ -256,8 +256,8 @@ def test_a_repeat_of_each_of_the_last_appends_says_where_it_went() -> None:
             "10",
             "12",
         ]
-        assert {each.headers["stream-next-offset"] for each in told} == {
-            told[0].headers["stream-next-offset"]
+        assert {each.headers["stream-next-offset"] for each in repeats} == {
+            repeats[0].headers["stream-next-offset"]
         }
         keys = {"producer_id": "p", "producer_epoch": "0", "producer_seq": "7"}
         assert (await world.post("s", b"[9]", stream_closed="true", **keys)).status == 200

@@ -211,9 +211,9 @@ def test_a_late_add_begins_no_transaction() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("told", [TxnInit, TxnEnd])
+@pytest.mark.parametrize("command", [TxnInit, TxnEnd])
 def test_a_client_that_has_gone_is_not_asked_for_again(
-    told: type[Command], monkeypatch: pytest.MonkeyPatch
+    command: type[Command], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request waits for the transaction before, and its connection closes meanwhile."""
     monkeypatch.setattr(refusals, "_FIRST_PAUSE_SECONDS", 0.0)
@@ -225,7 +225,7 @@ def test_a_client_that_has_gone_is_not_asked_for_again(
         await one.write(0, b"a")
         transactions, asked = world.front.context.transactions, list[str]()
         connections = world.front.connections
-        name = "init" if told is TxnInit else "end"
+        name = "init" if command is TxnInit else "end"
 
         async def concurrent(id_: str, *_: Any, **__: Any) -> NoReturn:
             asked.append(id_)
@@ -235,7 +235,7 @@ def test_a_client_that_has_gone_is_not_asked_for_again(
 
         setattr(transactions, name, concurrent)
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            await (one.init() if told is TxnInit else one.end(commit=True))
+            await (one.init() if command is TxnInit else one.end(commit=True))
         await turns()
         assert asked == [one.id]
 

@@ -68,11 +68,11 @@ def test_the_client_decides_or_the_ratio() -> None:
 
 def test_a_full_queue_drops_and_counts() -> None:
     tracer = tracer_of(1.0, queue_max=4)
-    told: list[int] = []
-    tracer.on_half = lambda: told.append(len(tracer.queue))
+    lengths: list[int] = []
+    tracer.on_half = lambda: lengths.append(len(tracer.queue))
     for _ in range(6):
         ended(tracer)
-    assert (tracer.spans, tracer.dropped, len(tracer.queue), told) == (6, 2, 4, [2])
+    assert (tracer.spans, tracer.dropped, len(tracer.queue), lengths) == (6, 2, 4, [2])
     assert len(tracer.take(3)) == 3 and len(tracer.take(3)) == 1 and not tracer.take(3)
     ended(tracer)
     assert len(tracer.queue) == 1
@@ -106,12 +106,12 @@ def traced(story: Callable[..., object], **options: float) -> list[Span]:
     """The spans of a story."""
     tracer = tracer_of(**options)  # type: ignore[arg-type]
 
-    async def told(world: World) -> None:
+    async def traced_story(world: World) -> None:
         await world.put("s")
         world.front.context.tracer = tracer
         await story(world)  # type: ignore[misc]
 
-    play(told)
+    play(traced_story)
     return [*tracer.queue]
 
 

@@ -60,8 +60,8 @@ async def test_versions_are_registered_and_found(world: World) -> None:
         assert found == {"schema": TEXT, "maxId": 2}
         assert await client.ask("GET", "/schemas/ids/1/schema") == (200, RECORD)
         assert await client.ask("GET", "/schemas/ids/1/subjects") == (200, ["a", "b"])
-        places = [{"subject": "a", "version": 1}, {"subject": "b", "version": 1}]
-        assert await client.ask("GET", "/schemas/ids/1/versions") == (200, places)
+        versions = [{"subject": "a", "version": 1}, {"subject": "b", "version": 1}]
+        assert await client.ask("GET", "/schemas/ids/1/versions") == (200, versions)
         assert await client.ask("POST", "/subjects/a", client.body(RECORD)) == (200, one)
         assert await code(client, "POST", "/subjects/b", client.body(grown(y=1))) == 40403
         every = (await client.ask("GET", "/schemas?latestOnly=true"))[1]

@@ -71,8 +71,8 @@ def test_publishers_of_one_stream_neither_lose_a_snapshot_nor_stop(seed: int) ->
             offset = (await world.post(NAME, b"%d" % number)).headers["stream-next-offset"]
             whose = ("", "left", "right")[(number * (seed + 1) + number // 3) % 3]
             if whose:
-                (told,) = await work(world, whose)
-                assert told.outcome.published == offset, told
+                (done,) = await work(world, whose)
+                assert done.outcome.published == offset, done
             else:
                 made = await world.ask("PUT", f"{URL}/snapshot/{offset}", b"{}", content_type=JSON)
                 assert made.status == 201, made

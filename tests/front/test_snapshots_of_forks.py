@@ -54,41 +54,41 @@ async def document(world: World, url: str) -> dict[str, Any]:
 
 async def trimmed(world: World, records: int = 9) -> list[str]:
     """A stream that its retention has trimmed to record 5. It keeps its snapshots 7, 9 and 10."""
-    places = await filled(world, records)
+    offsets = await filled(world, records)
     rule = b'{"snapshot":"any","snapshots_kept":3}'
     assert (await world.ask("PUT", f"{URL}/retention", rule)).status == 200
     for number in (1, 5, 7):
-        await published(world, places[number], b"%d" % number)
+        await published(world, offsets[number], b"%d" % number)
     world.service.clock += SNAPSHOT_GRACE_MS
-    await published(world, places[9], b"9")
+    await published(world, offsets[9], b"9")
     world.service.clock += SNAPSHOT_GRACE_MS
-    places.append((await world.post(NAME, b"9")).headers["stream-next-offset"])
-    await published(world, places[10], b"10")
-    assert await first_kept(world) == places[5]
-    return places
+    offsets.append((await world.post(NAME, b"9")).headers["stream-next-offset"])
+    await published(world, offsets[10], b"10")
+    assert await first_kept(world) == offsets[5]
+    return offsets
 
 
 def test_bootstrap_of_a_fork_is_that_of_its_source_at_the_fork_point() -> None:
     async def story(world: World) -> None:
-        places = await filled(world, 0)
+        offsets = await filled(world, 0)
         found = [await document(world, URL)]
         for number in range(1, 9):
             answer = await world.post(NAME, b"%d" % number)
-            places.append(answer.headers["stream-next-offset"])
+            offsets.append(answer.headers["stream-next-offset"])
             if number % 3 == 0:
-                await published(world, places[-1], b'{"n":%d}' % number)
+                await published(world, offsets[-1], b'{"n":%d}' % number)
             found.append(await document(world, URL))
         assert found[7]["snapshot"] == {"n": 6}
-        for number, place in enumerate(places):
+        for number, offset in enumerate(offsets):
             name = f"{FORK}/{number}"
-            assert (await fork(world, place, name)).status == 201
+            assert (await fork(world, offset, name)).status == 201
             assert await document(world, f"/v1/stream/{name}") == found[number]
         await fork(world)
         assert await document(world, FORK_URL) == found[-1]
         (entry,) = await listed(world, FORK_URL)
         assert entry["content_type"] == JSON and not entry["superseded"]
         assert (await world.ask("DELETE", URL)).status == 204
-        await fork(world, places[7], f"{FORK}/of", f"{FORK_URL}/7")
+        await fork(world, offsets[7], f"{FORK}/of", f"{FORK_URL}/7")
         assert await document(world, f"{FORK_URL}/of") == found[7], "a fork of a fork"
 
     run(story)
@@ -96,20 +96,20 @@ def test_bootstrap_of_a_fork_is_that_of_its_source_at_the_fork_point() -> None:
 
 def test_a_stream_that_is_trimmed_to_its_snapshots_can_be_forked() -> None:
     async def story(world: World) -> None:
-        places = await trimmed(world)
+        offsets = await trimmed(world)
         whole = await document(world, URL)
         assert (await fork(world)).status == 201
         assert await document(world, FORK_URL) == whole
-        assert (await fork(world, places[8], f"{FORK}/8")).status == 201
+        assert (await fork(world, offsets[8], f"{FORK}/8")).status == 201
         shown = await document(world, f"{FORK_URL}/8")
         assert (shown["snapshot"], shown["records"]) == (7, [7])
         assert (await fork(world, "-1", f"{FORK}/0")).status == 201
         assert (await document(world, f"{FORK_URL}/0"))["records"] == [], "it inherits nothing"
         for number in (1, 4, 5, 6):
-            refused = await fork(world, places[number], f"{FORK}/{number}")
+            refused = await fork(world, offsets[number], f"{FORK}/{number}")
             assert (refused.status, refused.error) == (409, "SNAPSHOT_NEEDED")
-            assert f"the oldest one is at {places[7]}: fork there" in message(refused)
-        assert (await fork(world, places[8], f"{FORK}/of", f"{FORK_URL}/8")).status == 201
+            assert f"the oldest one is at {offsets[7]}: fork there" in message(refused)
+        assert (await fork(world, offsets[8], f"{FORK}/of", f"{FORK_URL}/8")).status == 201
         assert await document(world, f"{FORK_URL}/of") == shown
 
     run(story)
@@ -211,10 +211,10 @@ def test_a_source_that_goes_before_its_snapshot_is_copied(
 
 def test_a_body_in_parts_and_each_origin_are_copied() -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
+        offsets = await filled(world)
         bodies = [b"a" * 100_000, b"b" * 7]
-        parts = [await stage(world, places[3], body) for body in bodies]
-        assert (await commit(world, places[3], parts)).status == 201
+        parts = [await stage(world, offsets[3], body) for body in bodies]
+        assert (await commit(world, offsets[3], parts)).status == 201
         info = await world.service.info(NAME)
         assert isinstance(info, StreamInfo)
         for number, origin in ((2, "sum@1"), (4, "sum@2"), (1, "max@1")):
@@ -225,19 +225,19 @@ def test_a_body_in_parts_and_each_origin_are_copied() -> None:
             assert isinstance(at, tuple)
             reply = await snapshots.publish(world.service, info, at, body, [staged])
             assert reply.code == Code.CREATED
-        assert (await fork(world, places[4])).status == 201
+        assert (await fork(world, offsets[4])).status == 201
         copied = await listed(world, FORK_URL)
         assert [(each["offset"], each["origin"]) for each in copied] == [
-            (places[1], "max@1"),
-            (places[3], ""),
-            (places[4], "sum@2"),
+            (offsets[1], "max@1"),
+            (offsets[3], ""),
+            (offsets[4], "sum@2"),
         ]
         digests = {each["digest"] for each in await listed(world)}
         assert {each["digest"] for each in copied} <= digests
-        found = await world.ask("GET", f"{FORK_URL}/snapshot/{places[3]}")
+        found = await world.ask("GET", f"{FORK_URL}/snapshot/{offsets[3]}")
         assert found.body == b"".join(bodies)
-        assert (await publish(world, places[5])).status == 201
-        assert (await fork(world, places[4])).status == 200
+        assert (await publish(world, offsets[5])).status == 201
+        assert (await fork(world, offsets[4])).status == 200
         assert len(await listed(world, FORK_URL)) == 3
 
     run(story)
@@ -245,9 +245,9 @@ def test_a_body_in_parts_and_each_origin_are_copied() -> None:
 
 def test_parts_of_dead_attempts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        places = await filled(world)
-        parts = [await stage(world, places[3], body) for body in (b"abcd", b"efgh")]
-        assert (await commit(world, places[3], parts)).status == 201
+        offsets = await filled(world)
+        parts = [await stage(world, offsets[3], body) for body in (b"abcd", b"efgh")]
+        assert (await commit(world, offsets[3], parts)).status == 201
         monkeypatch.setattr(fork_snapshots, "APPEND_BYTES_MAX", 15)
 
         async def die(*arguments: Any) -> None:

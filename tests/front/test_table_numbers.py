@@ -80,8 +80,8 @@ def test_a_lease_is_extended_or_released() -> None:
     routes = TableRoutes(jobs, StoreRef("local", "/x"), lambda: 1)
 
     def lease(**body: Any) -> tuple[int, Any]:
-        told = json.dumps(body).encode()
-        request = Request("POST", "", ("t", "lease"), {}, {}, told, "http://h")
+        data = json.dumps(body).encode()
+        request = Request("POST", "", ("t", "lease"), {}, {}, data, "http://h")
         return asyncio.run(routes.admin(request))
 
     assert lease(worker="w") == (200, {"held": True})

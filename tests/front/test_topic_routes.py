@@ -155,7 +155,7 @@ def test_what_cannot_be_is_refused(
     method: str, name: str, body: dict[str, object], code: str
 ) -> None:
     @story
-    async def told(world: World) -> None:
+    async def run(world: World) -> None:
         send = sender(world)
         await send("PUT", "known")
         taken = Create("kafka/taken/1", 1, "text/plain", Encoding.BYTES)
@@ -164,7 +164,7 @@ def test_what_cannot_be_is_refused(
             await send(method, name, **body)
         assert refused.value.code == code
 
-    told()
+    run()
 
 
 @story

@@ -155,14 +155,14 @@ def test_other_patterns_are_refused(pattern: str) -> None:
 async def feature(wire: KafkaWire, version: int) -> tuple[int, int, int] | None:
     """Return the least, the highest and the finalized version of the protocol, if it is told."""
     who = {"client_software_name": "a", "client_software_version": "1"}
-    told = await ask(wire, "ApiVersions", version, **who)
-    supported = {each.name: each for each in told.supported_features}
-    finalized = {each.name: each.max_version_level for each in told.finalized_features}
+    answer = await ask(wire, "ApiVersions", version, **who)
+    supported = {each.name: each for each in answer.supported_features}
+    finalized = {each.name: each.max_version_level for each in answer.finalized_features}
     found = supported.get("transaction.version")
     if found is None:
         assert "transaction.version" not in finalized
         return None
-    assert told.finalized_features_epoch >= 4
+    assert answer.finalized_features_epoch >= 4
     return found.min_version, found.max_version, finalized["transaction.version"]
 
 

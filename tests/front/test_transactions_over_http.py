@@ -41,7 +41,7 @@ async def planter(world: World) -> Planter:
     return made
 
 
-async def told(world: World) -> Planter:
+async def write_transactions(world: World) -> Planter:
     """A committed record, an aborted one, a committed one, and an open transaction."""
     made = await planter(world)
     await made.write(b"1")
@@ -57,7 +57,7 @@ async def told(world: World) -> Planter:
 
 def test_pages_of_every_form_have_committed_records() -> None:
     async def story(world: World) -> None:
-        await told(world)
+        await write_transactions(world)
         page = await world.get(NAME)
         assert (json.loads(page.body), page.headers["stream-up-to-date"]) == (SEEN, "true")
         end = page.headers["stream-next-offset"]

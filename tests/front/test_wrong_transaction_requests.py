@@ -4,7 +4,13 @@ leaves the open transaction of another producer as it is."""
 from __future__ import annotations
 
 import pytest
-from front.test_kafka_producers_in_transactions import NEW, OLD, TransactionalProducer, told, values
+from front.test_kafka_producers_in_transactions import (
+    NEW,
+    OLD,
+    TransactionalProducer,
+    values,
+    with_protocols,
+)
 from front.test_transactions_of_tokens import settle
 from worlds.kafka import KafkaWorld, play
 
@@ -30,7 +36,7 @@ async def errors(one: TransactionalProducer) -> list[int]:
     ]
 
 
-@told()
+@with_protocols()
 def test_a_wrong_pair_or_id_changes_nothing(protocol: int) -> None:
     async def story(world: KafkaWorld) -> None:
         await world.topic("t")
@@ -65,7 +71,7 @@ def test_a_wrong_pair_or_id_changes_nothing(protocol: int) -> None:
     play(story)
 
 
-@told()
+@with_protocols()
 def test_an_unknown_id_is_new_whatever_pair_is_sent(protocol: int) -> None:
     """Kafka does the same: platformatic's first request has (0, 0), and an id may have expired."""
 
@@ -81,7 +87,7 @@ def test_an_unknown_id_is_new_whatever_pair_is_sent(protocol: int) -> None:
     play(story)
 
 
-@told()
+@with_protocols()
 def test_a_transaction_with_all_its_participants_takes_no_more(
     protocol: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

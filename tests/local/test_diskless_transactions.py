@@ -57,7 +57,7 @@ def inline_of(world: World) -> list[int]:
     return [each.record for each in entries_of(world) if each.is_inline]
 
 
-async def told(world: World) -> Planter:
+async def write_transactions(world: World) -> Planter:
     """Records 0 to 13, as in test_transactions.py: two aborted transactions of one producer, a
     committed one between them, and an open one."""
     create = Create(NAME, world.clock.ms, "", Encoding.KAFKA, profile=Profile.DISKLESS)
@@ -122,7 +122,7 @@ def merger_of(world: World) -> Merger:
 
 @story
 async def test_markers_are_entries_of_the_index_with_the_same_bytes(world: World) -> None:
-    await told(world)
+    await write_transactions(world)
     stream = stream_of(world)
     assert stream.hot is None
     assert inline_of(world) == [6, 9, 10]
@@ -138,7 +138,7 @@ async def test_markers_are_entries_of_the_index_with_the_same_bytes(world: World
 
 @story
 async def test_a_producer_of_any_id_has_its_markers(world: World) -> None:
-    made = await told(world)
+    made = await write_transactions(world)
     for producer in ((1 << 47) + 5, (7 << 47) | (1 << 32) | 9):
         await made.write(b"z", producer=producer)
         await made.end(producer, commit=True)
@@ -150,7 +150,7 @@ async def test_a_producer_of_any_id_has_its_markers(world: World) -> None:
 
 @story
 async def test_a_merge_makes_batches_of_the_markers(world: World) -> None:
-    made = await told(world)
+    made = await write_transactions(world)
     await made.end(9)
     for number in range(20):
         await made.write(b"%d" % number)
@@ -167,7 +167,7 @@ async def test_a_merge_makes_batches_of_the_markers(world: World) -> None:
 
 @story
 async def test_markers_survive_a_crash_and_an_eviction(world: World) -> None:
-    made = await told(world)
+    made = await write_transactions(world)
     world.kill()
     await check(world)
     await world.snapshot()
@@ -193,7 +193,7 @@ def undecided(world: World) -> list[int]:
 
 @story
 async def test_slices_are_decided_where_nothing_is_merged(world: World) -> None:
-    made = await told(world)
+    made = await write_transactions(world)
     decider = decider_of(world)
     assert undecided(world) == [1, 3, 4, 5, 7, 8, 12]
     assert await decider.decide_due() == 1, "they lie in aborted transactions, and become a pack"
@@ -215,22 +215,22 @@ async def test_slices_are_decided_where_nothing_is_merged(world: World) -> None:
 
 @story
 async def test_a_stream_with_too_many_undecided_slices_is_told_once(world: World) -> None:
-    made, decider, told_of = await told(world), decider_of(world), mock.Mock()
+    made, decider, warning = await write_transactions(world), decider_of(world), mock.Mock()
     with (
         mock.patch.object(decider_module, "UNDECIDED_MAX", 2),
-        mock.patch.object(decider_module.log, "warning", told_of),
+        mock.patch.object(decider_module.log, "warning", warning),
     ):
         await decider.decide_due()
         await decider.decide_due()
-        assert [call.args[2] for call in told_of.call_args_list] == [7]
+        assert [call.args[2] for call in warning.call_args_list] == [7]
         await made.end(9)
         await decider.decide_due()
-        assert len(told_of.call_args_list) == 1
+        assert len(warning.call_args_list) == 1
 
 
 @story
 async def test_a_slice_that_a_job_may_read_is_decided_but_not_rewritten(world: World) -> None:
-    made = await told(world)
+    made = await write_transactions(world)
     await made.end(9)
     stream = stream_of(world)
     stream.tables = {1: TableClaim(0, 12, 1)}
@@ -245,7 +245,7 @@ async def test_a_slice_that_a_job_may_read_is_decided_but_not_rewritten(world: W
 
 @story
 async def test_what_is_open_or_aborted_is_not_decided_by_a_command(world: World) -> None:
-    await told(world)
+    await write_transactions(world)
     stream = stream_of(world)
     wrong = [(stream.uid, 0, 1 << 40), (stream.uid, 12, 13), (stream.uid, 2, 3), (99, 0, 9)]
     reply = await world.send(DecideEntries(wrong, world.clock.ms), NAME)
@@ -277,7 +277,7 @@ async def test_a_repeat_of_a_publish_is_known_after_the_decision(world: World) -
 @story
 async def test_a_marker_brings_an_evicted_stream_back(world: World) -> None:
     """The marker keeps its number, so no late batch begins a transaction that has no end."""
-    made = await told(world)
+    made = await write_transactions(world)
     await made.end(9)
     uid = made.uid
     assert await world.evict() == 1
@@ -291,7 +291,7 @@ async def test_a_marker_brings_an_evicted_stream_back(world: World) -> None:
 
 @story
 async def test_pages_have_markers(world: World) -> None:
-    made = await told(world)
+    made = await write_transactions(world)
     for number in range(6):
         await made.write(b"%d" % number, producer=7)
         await made.end(7)
@@ -320,7 +320,7 @@ async def test_pages_have_markers(world: World) -> None:
 
 @story
 async def test_a_verification_finds_no_fault_in_markers(world: World) -> None:
-    await told(world)
+    await write_transactions(world)
     verified = await PackVerifier(world.engine.groups, world.store).verify(
         "", [machine_of(world).group]
     )
@@ -330,7 +330,7 @@ async def test_a_verification_finds_no_fault_in_markers(world: World) -> None:
 
 @story
 async def test_forks_inherit_markers_and_deletion_releases_nothing_twice(world: World) -> None:
-    made = await told(world)
+    made = await write_transactions(world)
     assert (await world.fork(FORK, NAME)).code == Code.CREATED
     await world.settle()
     assert await values_of(world, FORK) == SEEN
@@ -347,7 +347,7 @@ async def test_forks_inherit_markers_and_deletion_releases_nothing_twice(world: 
 
 @story
 async def test_a_marker_waits_in_memory_while_the_profile_changes(world: World) -> None:
-    made = await told(world)
+    made = await write_transactions(world)
     assert (await world.send(SetProfile(NAME, Profile.REPLICATED, world.clock.ms))).code == 0
     await made.end(9)
     stream = stream_of(world)
@@ -363,7 +363,7 @@ async def test_a_marker_waits_in_memory_while_the_profile_changes(world: World) 
 
 @story
 async def test_live_readers_are_told_of_a_marker_in_the_index(world: World) -> None:
-    made = await told(world)
+    made = await write_transactions(world)
     page = await world.page(NAME)
     assert (page.record, page.up_to_date) == (12, True)
     await made.end(9)
@@ -386,7 +386,7 @@ class Objects:
 @pytest.mark.parametrize("merged", [False, True])
 @story
 async def test_a_reader_of_a_backup_gets_the_markers(world: World, merged: bool) -> None:
-    made = await told(world)
+    made = await write_transactions(world)
     await made.end(9)
     if merged:
         for number in range(20):

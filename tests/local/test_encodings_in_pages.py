@@ -39,7 +39,7 @@ async def write(world: World) -> None:
     await world.append(NAME, b"last")
 
 
-def told(spans: list[Span]) -> list[tuple[int, int, bytes, int, bytes]]:
+def fields_of(spans: list[Span]) -> list[tuple[int, int, bytes, int, bytes]]:
     return [
         (each.record, each.byte, bytes(each.payload), each.encoding, each.lengths) for each in spans
     ]
@@ -50,18 +50,24 @@ async def test_spans_have_the_encoding_and_the_borders_of_their_records(world: W
     await write(world)
     hot = await world.page(NAME, whole_records=True)
     expected = [(2, 7, b"a batch", KAFKA, b""), (5, 14, b"last", BYTES, b"")]
-    assert told(hot.spans) == [(0, 0, b"one", BYTES, b""), (1, 3, b"four", BYTES, b""), *expected]
+    assert fields_of(hot.spans) == [
+        (0, 0, b"one", BYTES, b""),
+        (1, 3, b"four", BYTES, b""),
+        *expected,
+    ]
     await world.flusher.flush_now()
     assert world.hot_bytes == 0
     cold = await world.page(NAME, whole_records=True)
     joined = (0, 0, b"onefour", BYTES, pack("<2I", 3, 4))
-    assert told(cold.spans) == [joined, *expected], "small batches are one span with their borders"
+    assert fields_of(cold.spans) == [joined, *expected], (
+        "small batches are one span with their borders"
+    )
     values = await world.page(NAME)
-    assert told(values.spans) == [(0, 0, b"onefour", BYTES, b""), *expected]
+    assert fields_of(values.spans) == [(0, 0, b"onefour", BYTES, b""), *expected]
     part = await world.page(NAME, 1, 3, bytes_max=4, whole_records=True)
-    assert told(part.spans) == [(1, 3, b"four", BYTES, b"")]
+    assert fields_of(part.spans) == [(1, 3, b"four", BYTES, b"")]
     inside = await world.page(NAME, 3, 7, whole_records=True)
-    assert told(inside.spans) == expected, "a batch is not divided"
+    assert fields_of(inside.spans) == expected, "a batch is not divided"
 
 
 @story
@@ -176,7 +182,7 @@ async def test_a_damaged_slice_is_the_trouble_of_its_stream(world: World) -> Non
     world.store.objects[cold.pack] = (data[:at] + b"?" + data[at + 1 :], *rest)
     with pytest.raises(CorruptData, match="checksum"):
         await world.page(NAME)
-    assert told((await world.page("default/sound")).spans)[0][2] == b"packed"
-    assert told((await world.page(NAME, 1, 6)).spans) == [(1, 6, b"recent", BYTES, b"")]
+    assert fields_of((await world.page("default/sound")).spans)[0][2] == b"packed"
+    assert fields_of((await world.page(NAME, 1, 6)).spans) == [(1, 6, b"recent", BYTES, b"")]
     await world.append(NAME, b"more")
     assert (await world.page(NAME, 2, 12)).spans[0].payload == b"more"

@@ -294,14 +294,14 @@ class FailingService(CutService):
         return await self.world.service.call(group, command)
 
 
-@pytest.mark.parametrize(("step", "fault", "told"), [
+@pytest.mark.parametrize(("step", "fault", "raised"), [
     (2, Unavailable("no"), Unavailable),
     (2, OutcomeUnknown("?"), OutcomeUnknown),
     (3, Unavailable("no"), OutcomeUnknown),
     (3, OutcomeUnknown("?"), OutcomeUnknown),
 ])  # fmt: skip
 def test_what_the_client_is_told_when_a_step_fails(
-    step: int, fault: PolynyaError, told: type[PolynyaError]
+    step: int, fault: PolynyaError, raised: type[PolynyaError]
 ) -> None:
     """Unavailable only when no fork was made."""
     from polynya.local.forks import create_fork
@@ -309,11 +309,11 @@ def test_what_the_client_is_told_when_a_step_fails(
     async def run() -> None:
         world = World().start()
         await world.create(SOURCE)
-        with pytest.raises(told):
+        with pytest.raises(raised):
             await create_fork(
                 FailingService(world, step, fault), world.create_of(CHILD), SOURCE, (-1, 0, 0)
             )  # type: ignore[arg-type]
-        assert (await world.code_of(CHILD) == 0) == (told is OutcomeUnknown)
+        assert (await world.code_of(CHILD) == 0) == (raised is OutcomeUnknown)
         await world.stop()
 
     asyncio.run(run())

@@ -98,9 +98,9 @@ async def test_a_command_that_cannot_be_encoded_harms_nobody(world: World) -> No
 @story
 async def test_a_broken_answer_costs_the_others_nothing(world: World) -> None:
     await world.create(A)
-    told: list[object] = []
+    faults: list[object] = []
     asyncio.get_running_loop().set_exception_handler(
-        lambda loop, context: told.append(context["exception"])
+        lambda loop, context: faults.append(context["exception"])
     )
 
     def broken(reply: object) -> None:
@@ -116,7 +116,7 @@ async def test_a_broken_answer_costs_the_others_nothing(world: World) -> None:
     world.service.propose(A, world.append_of(A, b"1"), broken)
     assert (await world.append(A, b"2")).code == Code.OK
     assert listener.payload == b"12" and len(world.local.feeds) == 1
-    assert [type(fault) for fault in told] == [ZeroDivisionError]
+    assert [type(fault) for fault in faults] == [ZeroDivisionError]
 
 
 @story

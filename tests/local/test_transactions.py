@@ -35,7 +35,7 @@ async def planter(world: World) -> Planter:
     return made
 
 
-async def told(world: World, when: str = "") -> Planter:
+async def write_transactions(world: World, when: str = "") -> Planter:
     """Records 0 to 13: two aborted transactions of one producer, a committed one between them, and
     an open one. `when`: what of them is flushed."""
     made = await planter(world)
@@ -80,7 +80,7 @@ WHEN = ["", "early", "late", "whole"]
 def test_rows_are_those_of_committed_transactions(when: str) -> None:
     @story
     async def test(world: World) -> None:
-        await told(world, when)
+        await write_transactions(world, when)
         for bytes_max in (1, 1 << 20):
             found, page = await values_of(world, bytes_max=bytes_max)
             assert found == SEEN
@@ -100,7 +100,7 @@ def test_rows_are_those_of_committed_transactions(when: str) -> None:
 def test_raw_readers_get_all_batches_and_their_flags(when: str) -> None:
     @story
     async def test(world: World) -> None:
-        await told(world, when)
+        await write_transactions(world, when)
         for more, end in (({"raw": True}, 12), ({"raw": True, "uncommitted": True}, 14)):
             flags: dict[int, int] = {}
             at = 0
@@ -116,7 +116,7 @@ def test_raw_readers_get_all_batches_and_their_flags(when: str) -> None:
 
 @story
 async def test_a_row_stays_while_a_slice_lacks_the_marks(world: World) -> None:
-    await told(world, "early")
+    await write_transactions(world, "early")
     stream = stream_of(world)
     assert stream.kafka is not None
     entries = [(each.record, each.flags) for each in entries_of(world)]
@@ -144,7 +144,7 @@ async def test_a_row_goes_with_the_last_batch_that_may_lack_its_mark(world: Worl
 def test_forks_inherit_rows(when: str) -> None:
     @story
     async def test(world: World) -> None:
-        await told(world, when)
+        await write_transactions(world, when)
         assert (await world.fork("kafka/t/1", NAME)).code == Code.CREATED
         await world.settle()
         found, page = await values_of(world, "kafka/t/1")
@@ -174,7 +174,7 @@ async def test_a_read_passes_over_eight_pages_of_aborted_batches(world: World) -
 
 @story
 async def test_a_trim_is_exact_inside_an_aborted_transaction(world: World) -> None:
-    await told(world)
+    await write_transactions(world)
     found = await world.service.trim(TrimQuery(NAME, 4))
     assert isinstance(found, Trimmed)
     assert found.record == 4
@@ -183,7 +183,7 @@ async def test_a_trim_is_exact_inside_an_aborted_transaction(world: World) -> No
 @pytest.mark.parametrize("when", WHEN)
 @story
 async def test_marks_and_rows_survive_a_crash_and_eviction(world: World, when: str) -> None:
-    made = await told(world, when)
+    made = await write_transactions(world, when)
     await world.snapshot()
     await made.write(b"z", producer=109)
     await made.end(109)

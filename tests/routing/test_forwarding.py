@@ -619,12 +619,12 @@ def _refuse(*arguments: object) -> None:
     raise AssertionError("a message of so many bytes")
 
 
-@pytest.mark.parametrize(("told", "sender"), [({1: 3}, 2 << 8), ({77: 3}, 1), ({-1: 2}, 1)])
+@pytest.mark.parametrize(("leaders", "sender"), [({1: 3}, 2 << 8), ({77: 3}, 1), ({-1: 2}, 1)])
 def test_who_leads_is_told_by_cores_of_this_node_alone_and_of_groups_that_there_are(
-    told: dict[int, int], sender: int
+    leaders: dict[int, int], sender: int
 ) -> None:
     async def work(world: World) -> None:
-        body = messages.encode({group: (node, 1) for group, node in told.items()})
+        body = messages.encode({group: (node, 1) for group, node in leaders.items()})
         with pytest.raises(InvalidMessage):
             world.handlers[messages.LEADERS](body, None, sender)
         assert world.forwarding.directory.leader(1) == 0

@@ -86,7 +86,7 @@ def test_the_end_of_a_transaction_reaches_readers_of_either_core(
     plant_end(monkeypatch)
 
     @node_story
-    async def told(node: Node) -> None:
+    async def run(node: Node) -> None:
         here, home = node.worlds[0], node.worlds[name == THERE]
         await here.create(name)
         info, reader = await attached(here, name)
@@ -115,7 +115,7 @@ def test_the_end_of_a_transaction_reaches_readers_of_either_core(
         for each in listeners:
             here.service.detach(info.uid, each)
 
-    told()
+    run()
 
 
 class Uncommitted(Listener):

@@ -71,11 +71,11 @@ def test_the_places_at_an_event_are_what_they_were(
         assert cursors.is_event_id(event_id) and len(event_id) < 40
         past.append(deepcopy(cursor.positions))
     number = max(0, len(moves) - back)
-    told = [position for position in past[number] if position.state != State.UNTOLD]
+    reported = [position for position in past[number] if position.state != State.UNTOLD]
     for _ in range(2):  # a lost response is asked for again
         found = cursor.at(number)
         assert found is not None
-        assert [position for position in found if position.state != State.UNTOLD] == told
+        assert [position for position in found if position.state != State.UNTOLD] == reported
     assert cursor.at(len(moves) + 1) is None
 
 
@@ -139,10 +139,10 @@ def test_other_cores_are_asked_and_those_that_do_not_answer_have_none() -> None:
 def test_a_stream_that_began_again_later_has_its_older_place() -> None:
     cursor = Cursor(lambda: None)
     first = cursor.add(StreamPosition("a", 7, 0, 0))
-    told = cursor.move(first, 1, 2, State.OPEN)
+    event_id = cursor.move(first, 1, 2, State.OPEN)
     cursor.move(first, 1, 2, State.DELETED)
     cursor.add(StreamPosition("a", 0, -1, 0))
-    before = cursor.at(int(told.rpartition(".")[2], 16))
+    before = cursor.at(int(event_id.rpartition(".")[2], 16))
     assert before == [StreamPosition("a", 7, 1, 2, State.OPEN)]
     after = cursor.at(cursor.number)
     assert after is not None and [position.state for position in after] == [
@@ -170,10 +170,10 @@ def test_what_goes_on_from_a_kept_cursor_is_told_when_it_is_used_or_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cursors, "LIVE_CURSOR_BYTES_PER_CORE", 1000)
-    held, told = kept(), []
+    held, events = kept(), []
     used, dropped = held.begin(lambda: None), held.begin(lambda: None)
-    held.keep(used, lambda: told.append("used"))
+    held.keep(used, lambda: events.append("used"))
     asyncio.run(held.take(used.event_id))
-    held.keep(dropped, lambda: told.append("dropped"))
+    held.keep(dropped, lambda: events.append("dropped"))
     written(held, "l" * 1000)
-    assert told[0] == "used" and "dropped" in told
+    assert events[0] == "used" and "dropped" in events

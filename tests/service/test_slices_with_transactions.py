@@ -39,7 +39,7 @@ def stream_of(world: World) -> Stream:
 KINDS = ["late", "early", "diskless"]
 
 
-async def told(world: World, kind: str) -> Planter:
+async def write_transactions(world: World, kind: str) -> Planter:
     """The records 0 (plain), 1 and 2 (aborted), 3 (committed), 4 (marker), 5 (aborted), 6 (committed),
     7 and 8 (markers), 9 (plain), and an open transaction behind them."""
     early, is_diskless = kind == "early", kind == "diskless"
@@ -88,7 +88,7 @@ def _decoded(sent: dict[str, Any]) -> Range:
 @pytest.mark.parametrize("kind", KINDS)
 @story
 async def test_a_tables_job_gets_rows(world: World, kind: str) -> None:
-    made = await told(world, kind)
+    made = await write_transactions(world, kind)
     claim = ClaimRanges(7, 1, 0, "kafka/", [], 1 << 20, True)
     (part,) = (await world.send(claim, NAME)).detail
     ranges = ranges_of([part])
@@ -106,7 +106,7 @@ async def test_a_tables_job_gets_rows(world: World, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @story
 async def test_readers_of_slices_get_rows(world: World, kind: str) -> None:
-    await told(world, kind)
+    await write_transactions(world, kind)
     found = await SliceFinder(world.service).find(NAME, 0, -1)
     assert found is not None
     sent = as_ranges(NAME, found)

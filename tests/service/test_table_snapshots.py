@@ -42,8 +42,8 @@ class Routes:
         return self.metadata
 
     async def call(self, method: str, *segments: str, admin: bool = False, **body: Any) -> Any:
-        told = json.dumps(body).encode() if body else b""
-        request = Request(method, "", segments, {}, {}, told, "http://h")
+        data = json.dumps(body).encode() if body else b""
+        request = Request(method, "", segments, {}, {}, data, "http://h")
         route = self._routes.admin if admin else self._routes.user
         return (await route(request))[1]
 
@@ -110,12 +110,12 @@ def test_a_tag_names_a_snapshot_that_is_there() -> None:
         assert [(job["job"], job["rows"]) for job in jobs] == [(2, 0), (1, None)], (
             "its tag lists it"
         )
-        for tag, snapshot, told in (
+        for tag, snapshot, message in (
             ("audit", "1111111111111111111", "has no snapshot 1111111111111111111"),
             ("v1", "2222222222222222222", "names snapshot 1111111111111111111"),
             ("1st", "", "is not a valid tag"),
         ):
-            with pytest.raises(TableRefused, match=told) as refused:
+            with pytest.raises(TableRefused, match=message) as refused:
                 await routes.call("PUT", "t", "tags", tag, snapshot=snapshot)
             assert refused.value.code == "TABLE_TAG"
         assert set((await routes.call("DELETE", "t", "tags", "v1"))["tags"]) == {"audit"}
@@ -139,19 +139,19 @@ def test_a_dropped_table_keeps_no_settings() -> None:
 def test_a_dry_run_is_told_the_table_and_its_streams_and_makes_nothing() -> None:
     async def tell(routes: Routes) -> None:
         for admin in (False, True):
-            told = await routes.call(
+            answer = await routes.call(
                 "POST", "new", "check", admin=admin, prefix="", columns={"n": "decimal( 9,2)"}
             )
-            assert told["table"]["columns"] == [("n", "decimal(9,2)")]
-            assert (told["streams"], told["more"]) == ([spelled_name(STREAM)], False)
+            assert answer["table"]["columns"] == [("n", "decimal(9,2)")]
+            assert (answer["streams"], answer["more"]) == ([spelled_name(STREAM)], False)
         assert (await routes.call("GET"))["tables"] == []
         with pytest.raises(TableRefused, match="declares no column"):
             await routes.call("POST", "new", "check", prefix="", columns={"n": "number"})
         with pytest.raises(TableRefused, match="there is no table 'new'"):
             await routes.call("POST", "new", "check", columns={"n": "long"})
         await routes.call("PUT", "t", prefix="", columns={"n": "long"})
-        told = await routes.call("POST", "t", "check", columns={"m": "int"}, payload="registry")
-        assert told["table"]["columns"] == [("", "registry"), ("n", "long"), ("m", "int")]
+        answer = await routes.call("POST", "t", "check", columns={"m": "int"}, payload="registry")
+        assert answer["table"]["columns"] == [("", "registry"), ("n", "long"), ("m", "int")]
         with pytest.raises(TableRefused, match="a declared type never changes"):
             await routes.call("POST", "t", "check", columns={"n": "int"})
         assert (await routes.world.jobs.tables.find("t")).columns == [("n", "long")]
