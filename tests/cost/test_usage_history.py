@@ -21,13 +21,13 @@ class Core:
 
     def __init__(self, folder: Path, core: int = 0, cores: int = 1) -> None:
         self.now = 1_000_000.5 * 3600
-        self._place = (folder, core, cores)
+        self._location = (folder, core, cores)
         self.refused: list[str] = []
         self.start()
 
     def start(self) -> None:
         self.counts = Counter[tuple[str, ...]]()
-        self.history = UsageHistory(*self._place, clock=lambda: self.now)
+        self.history = UsageHistory(*self._location, clock=lambda: self.now)
         self.refused = self.history.load()
         self.history.add(lambda: self.counts)
 

@@ -60,9 +60,9 @@ def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path)
         core = StandaloneEngine(storage.core_replicas, storage.journal, fatal=lambda error: None)
         for name in "ab":
             await core.call(GROUP, Create(f"test/{name}", 1, "text/plain", Encoding.BYTES))
-        told: list[tuple[str, int]] = []
+        applied: list[tuple[str, int]] = []
         core.watched = (0,)
-        core.on_applied = lambda group, command, reply: told.append((command.name, reply.code))  # type: ignore[attr-defined]
+        core.on_applied = lambda group, command, reply: applied.append((command.name, reply.code))  # type: ignore[attr-defined]
         appends: list[Command] = [
             append("a", 0, b"one"),
             append("b", 0, b"two"),
@@ -73,7 +73,7 @@ def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path)
             core, [*appends, Delete("test/b", 9), append("b", 1, b"four"), append("a", 2, b"five")]
         )
         codes = [Code.OK, Code.OK, Code.OK, Code.DUPLICATE, Code.OK, Code.NOT_FOUND, Code.OK]
-        assert [reply.code for reply in replies] == codes == [code for _, code in told]
+        assert [reply.code for reply in replies] == codes == [code for _, code in applied]
         assert [reply.record for reply in replies] == [1, 1, 2, 2, 1, 0, 3]
         group = storage.core_replicas.groups[GROUP]
         assert group.applied_index == 2 + 3, "four appends, a delete, two appends"

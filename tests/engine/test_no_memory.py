@@ -99,13 +99,13 @@ def test_a_connection_that_ends_as_something_arrives_is_one_line_in_the_log(
         await turns()
         with pytest.raises(RuntimeError) as caught:
             transport.write(b"x")
-        told = {
+        context = {
             "message": "Fatal error on SSL protocol",
             "exception": caught.value,
             "transport": transport,
             "protocol": protocol,
         }
-        loop.call_exception_handler(told)
+        loop.call_exception_handler(context)
         server.close()
 
     uvloop.run(story())

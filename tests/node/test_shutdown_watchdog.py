@@ -78,8 +78,8 @@ def test_what_a_stop_waits_for_in_vain_is_said_and_the_process_ends():
     code, line, out = ended("stopping")
     assert (code, line["level"], out) == (70, "critical", "")
     (waits,) = [task for task in line["tasks"] if "_serve" in task]
-    places = [place.split()[-1] for place in waits.split(" > ")]
-    assert places[-4:] == ["_serve", "stop", "wait_for_ever", "wait"]
+    frames = [frame.split()[-1] for frame in waits.split(" > ")]
+    assert frames[-4:] == ["_serve", "stop", "wait_for_ever", "wait"]
 
 
 def test_a_stop_that_blocks_its_loop_ends_too_and_says_where_it_stands():

@@ -298,8 +298,8 @@ def test_a_default_kafka_port_that_is_taken_is_a_warning(tmp_path):
 @pytest.mark.process
 def test_a_configured_kafka_port_that_is_taken_refuses_the_start(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as stranger:
-        place = f"127.0.0.1:{stranger.getsockname()[1]}"
-        with running(tmp_path, kafka_listen=place) as node:
+        address = f"127.0.0.1:{stranger.getsockname()[1]}"
+        with running(tmp_path, kafka_listen=address) as node:
             assert node.wait() == 78
             assert [
                 line for line in node.ends() if "choose another port with --kafka-listen" in line

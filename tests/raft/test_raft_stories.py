@@ -14,11 +14,11 @@ STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_story(path: Path) -> None:
-    told = path.read_text()
-    happened = raft_story.run(told)
+    recorded = path.read_text()
+    happened = raft_story.run(recorded)
     if os.environ.get("REWRITE"):
         path.write_text(happened)
-    assert happened == told or os.environ.get("REWRITE")
+    assert happened == recorded or os.environ.get("REWRITE")
 
 
 def test_there_are_stories() -> None:

@@ -231,10 +231,10 @@ def test_what_takes_long_says_how_far_it_is_and_is_not_done_before_it_is(
     monkeypatch.setattr(reshard, "SAID_FIRST_SECONDS", 0.0)
     monkeypatch.setattr(reshard, "SAID_SECONDS", 0.0)
     reshare(tmp_path, identity, 1, segment_bytes=SEGMENT_BYTES, say=said.append)
-    *told, last = said
+    *progress, last = said
     assert last.startswith("the data is resharded to 1 core; it took ")
     parts: dict[str, list[int]] = {}
-    for text in told:
+    for text in progress:
         head, far = text.removeprefix("resharding the data to 1 core: ").split(", ", 1)
         if far != "scanning its journal":
             parts.setdefault(head, []).append(int(far.partition(" %")[0]))

@@ -447,9 +447,9 @@ def test_the_other_cores_of_the_node_are_told_who_leads():
         world.lead(0, 2)
         world.lead(2, 1)
         await turns()
-        assert world.told == [{0: 2, 2: 1}]
+        assert world.announced == [{0: 2, 2: 1}]
         world.forwarding.start()  # and from time to time all of it
-        assert world.told[1:] == [{0: 2, 2: 1, 4: 0}]
+        assert world.announced[1:] == [{0: 2, 2: 1, 4: 0}]
 
     story(work)
 
@@ -582,14 +582,14 @@ def test_the_epoch_of_a_leader_is_told_and_stays_known_while_there_is_none() -> 
         world.epochs[2] = 7
         world.lead(2, 3)
         await asyncio.sleep(0)
-        assert directory.last_epoch(2) == 7 and world.told_epochs[-1] == {2: 7}
+        assert directory.last_epoch(2) == 7 and world.announced_epochs[-1] == {2: 7}
         world.epochs[2] = 8
         world.lead(2, 0)
         assert directory.last_epoch(2) == 7, "an election, which may fail"
         assert directory.newest_epoch(2) == 8
         world.lead(2, 3)
         await asyncio.sleep(0)
-        assert world.told_epochs[-1] == {2: 8}, "the same leader again is another epoch"
+        assert world.announced_epochs[-1] == {2: 8}, "the same leader again is another epoch"
         world.epochs[0] = 5
         world.hear(g1=2)
         assert (directory.leader(1), directory.last_epoch(1)) == (2, 5)
@@ -654,7 +654,7 @@ def test_leaders_that_other_nodes_know_go_to_the_sibling_cores_and_to_what_waits
         assert not world.asked, "no node is reached"
         world.gone = set()
         world.forwarding.exchange.learn({1: (3, 5)})
-        assert world.told[-1] == {1: 3} and world.told_epochs[-1] == {1: 5}
+        assert world.announced[-1] == {1: 3} and world.announced_epochs[-1] == {1: 5}
         assert world.sends() == [(3 << 8 | 1, 7)]
         world.asked[0][2](messages.encode(OK))
         assert answers == [OK]

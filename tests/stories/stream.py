@@ -493,12 +493,12 @@ class _Story:
         return self.answer(self.world.apply(words.group, command))
 
     def failures(self, reply: Reply) -> list[str]:
-        told = [
+        lines = [
             f"{each.stream} {each.record}..{each.end} "
             f"{each.count}{' aside' * each.aside}{' again' * each.again}"
             for each in reply.detail.failures
         ]
-        return [*self.table_answer(reply), *told]
+        return [*self.table_answer(reply), *lines]
 
     def do_expired(self, words: _Words) -> list[str]:
         stream, touched_ms = self.stream(words.group, words.plain[0]), words.number("touched", 0)

@@ -72,7 +72,7 @@ class _Story:
         id_, *pairs = (word for word in words if "=" not in word)
         pair = _pair(pairs[0]) if pairs else (-1, -1)
         timeout, owner = int(named.get("timeout", 1000)), int(named.get("owner", 0))
-        return self.told(id_, TxnInit(id_, self.now_ms, timeout, *pair, owner))
+        return self.outcome(id_, TxnInit(id_, self.now_ms, timeout, *pair, owner))
 
     def do_add(self, words: list[str]) -> list[str]:
         id_, pair, *added = words
@@ -83,19 +83,19 @@ class _Story:
             else:
                 streams.append((int(group), int(group) << 48 | ord(name[0]), name))
         command = TxnAdd(id_, *_pair(pair), self.now_ms, streams, groups, version(words))
-        return self.told(id_, command)
+        return self.outcome(id_, command)
 
     def do_commit(self, words: list[str]) -> list[str]:
         command = TxnEnd(words[0], *_pair(words[1]), True, version(words), self.now_ms)
-        return self.told(words[0], command)
+        return self.outcome(words[0], command)
 
     def do_abort(self, words: list[str]) -> list[str]:
         command = TxnEnd(words[0], *_pair(words[1]), False, version(words), self.now_ms)
-        return self.told(words[0], command)
+        return self.outcome(words[0], command)
 
     def do_expire(self, words: list[str]) -> list[str]:
         command = TxnExpire(words[0], int(words[1]), self.now_ms, "force" in words)
-        return self.told(words[0], command)
+        return self.outcome(words[0], command)
 
     def do_ask(self, words: list[str]) -> list[str]:
         reply = self.machine.apply(TxnAsk(_producer(words[0]), int(words[1]), self.now_ms))
@@ -107,7 +107,7 @@ class _Story:
     def do_forget(self, words: list[str]) -> list[str]:
         known = self.machine.transactions.get(words[0])
         used_ms = 0 if known is None else known.used_ms
-        return self.told(words[0], TxnForget(words[0], used_ms))
+        return self.outcome(words[0], TxnForget(words[0], used_ms))
 
     def do_ack(self, words: list[str]) -> list[str]:
         messages = [*self.machine.outbox.messages][: int(words[0]) if words else None]
@@ -121,7 +121,7 @@ class _Story:
         transaction.epoch = int(words[1])
         return [self.state(words[0])]
 
-    def told(self, id_: str, command: Command) -> list[str]:
+    def outcome(self, id_: str, command: Command) -> list[str]:
         reply = self.machine.apply(command)
         detail = reply.detail
         if isinstance(detail, tuple):

@@ -34,7 +34,7 @@ SESSION, REBALANCE = 10_000, 60_000
 DELAY = classic.INITIAL_DELAY_MS
 
 
-class Told:
+class GroupHarness:
     """A group, its clock, its log, and the answers by ticket."""
 
     def __init__(self, stored: ConsumerGroup | None = None, now: int = 0) -> None:
@@ -161,208 +161,208 @@ class Told:
 
 
 def test_a_member_gets_an_id_first_then_leads_then_has_its_assignment() -> None:
-    told = Told()
-    told.logs_at_once = False
-    first = told.joined(told.join(takes_id_first=True))
+    harness = GroupHarness()
+    harness.logs_at_once = False
+    first = harness.joined(harness.join(takes_id_first=True))
     assert (first.error, first.member) == (GroupError.MEMBER_ID_REQUIRED, "c1")
-    ticket = told.join("c1", takes_id_first=True)
-    assert ticket not in told.answers, "others may come at the same time"
-    told.pass_time(DELAY)
-    joined = told.joined(ticket)
+    ticket = harness.join("c1", takes_id_first=True)
+    assert ticket not in harness.answers, "others may come at the same time"
+    harness.pass_time(DELAY)
+    joined = harness.joined(ticket)
     assert (joined.generation, joined.leader, joined.protocol) == (1, "c1", "range")
     assert joined.members == [("c1", None, b"s")]
-    assert told.committing("c1") == GroupError.REBALANCE_IN_PROGRESS
-    synced = told.sync("c1", 1, {"c1": b"all", "stranger": b"x"})
-    assert synced not in told.answers, "the assignment is logged before it is told"
-    told.commit()
-    assert told.synced(synced) == (0, b"all")
-    assert [(each.id, each.assignment) for each in told.log[0].members] == [("c1", b"all")]
-    assert (told.log[0].generation, told.log[0].leader) == (1, "c1")
-    assert told.heartbeat("c1", 1) == 0
-    assert told.heartbeat("c1", 2) == GroupError.ILLEGAL_GENERATION
-    assert told.heartbeat("x", 1) == GroupError.UNKNOWN_MEMBER_ID
-    assert described(told.group).state == "Stable"
+    assert harness.committing("c1") == GroupError.REBALANCE_IN_PROGRESS
+    synced = harness.sync("c1", 1, {"c1": b"all", "stranger": b"x"})
+    assert synced not in harness.answers, "the assignment is logged before it is told"
+    harness.commit()
+    assert harness.synced(synced) == (0, b"all")
+    assert [(each.id, each.assignment) for each in harness.log[0].members] == [("c1", b"all")]
+    assert (harness.log[0].generation, harness.log[0].leader) == (1, "c1")
+    assert harness.heartbeat("c1", 1) == 0
+    assert harness.heartbeat("c1", 2) == GroupError.ILLEGAL_GENERATION
+    assert harness.heartbeat("x", 1) == GroupError.UNKNOWN_MEMBER_ID
+    assert described(harness.group).state == "Stable"
 
 
 def test_a_reserved_id_that_is_not_used_holds_nobody_up_for_long() -> None:
-    told = Told()
-    told.join(takes_id_first=True)
-    ticket = told.join()
-    told.pass_time(SESSION - 1)
-    assert ticket not in told.answers
-    told.pass_time(1)
-    assert told.joined(ticket).error == 0
-    assert told.joined(told.join("c1")).error == GroupError.UNKNOWN_MEMBER_ID
+    harness = GroupHarness()
+    harness.join(takes_id_first=True)
+    ticket = harness.join()
+    harness.pass_time(SESSION - 1)
+    assert ticket not in harness.answers
+    harness.pass_time(1)
+    assert harness.joined(ticket).error == 0
+    assert harness.joined(harness.join("c1")).error == GroupError.UNKNOWN_MEMBER_ID
 
 
 def test_a_new_member_makes_the_others_join_again() -> None:
-    told = Told()
-    a, b = told.stable("a", "b")
-    c = told.join()
-    assert told.heartbeat(a, 1) == GroupError.REBALANCE_IN_PROGRESS
-    assert told.committing(a) == 0, "what was read may be committed"
-    again = [told.join(a), told.join(b)]
-    assert {told.joined(ticket).generation for ticket in (*again, c)} == {2}
-    assert told.joined(again[0]).leader == a
-    assert [id_ for id_, *_ in told.joined(again[0]).members] == [a, b, told.joined(c).member]
-    assert told.joined(again[1]).members == [], "for the leader alone"
-    early = told.sync(b, 2)
-    assert early not in told.answers
-    told.sync(a, 2, {b: b"x"})
-    assert told.synced(early) == (0, b"x")
-    assert told.synced(told.sync(told.joined(c).member, 2)) == (0, b"")
-    assert told.synced(told.sync(b, 1)) == (GroupError.ILLEGAL_GENERATION, b"")
+    harness = GroupHarness()
+    a, b = harness.stable("a", "b")
+    c = harness.join()
+    assert harness.heartbeat(a, 1) == GroupError.REBALANCE_IN_PROGRESS
+    assert harness.committing(a) == 0, "what was read may be committed"
+    again = [harness.join(a), harness.join(b)]
+    assert {harness.joined(ticket).generation for ticket in (*again, c)} == {2}
+    assert harness.joined(again[0]).leader == a
+    assert [id_ for id_, *_ in harness.joined(again[0]).members] == [a, b, harness.joined(c).member]
+    assert harness.joined(again[1]).members == [], "for the leader alone"
+    early = harness.sync(b, 2)
+    assert early not in harness.answers
+    harness.sync(a, 2, {b: b"x"})
+    assert harness.synced(early) == (0, b"x")
+    assert harness.synced(harness.sync(harness.joined(c).member, 2)) == (0, b"")
+    assert harness.synced(harness.sync(b, 1)) == (GroupError.ILLEGAL_GENERATION, b"")
 
 
 def test_who_does_not_join_again_is_removed() -> None:
-    told = Told()
-    a, b = told.stable("a", "b")
-    ticket = told.join(a)
+    harness = GroupHarness()
+    a, b = harness.stable("a", "b")
+    ticket = harness.join(a)
     for _ in range(REBALANCE // SESSION):
-        told.pass_time(SESSION - 1)
-        told.heartbeat(b, 1)
-    assert ticket not in told.answers
-    told.pass_time(SESSION)
-    assert [id_ for id_, *_ in told.joined(ticket).members] == [a]
-    assert told.heartbeat(b, 1) == GroupError.UNKNOWN_MEMBER_ID
+        harness.pass_time(SESSION - 1)
+        harness.heartbeat(b, 1)
+    assert ticket not in harness.answers
+    harness.pass_time(SESSION)
+    assert [id_ for id_, *_ in harness.joined(ticket).members] == [a]
+    assert harness.heartbeat(b, 1) == GroupError.UNKNOWN_MEMBER_ID
 
 
 def test_a_session_ends_without_heartbeats() -> None:
-    told = Told()
-    a, b = told.stable("a", "b")
-    told.pass_time(SESSION - 1)
-    assert told.heartbeat(a, 1) == 0
-    told.pass_time(1)
-    assert told.heartbeat(a, 1) == GroupError.REBALANCE_IN_PROGRESS
-    assert told.heartbeat(b, 1) == GroupError.UNKNOWN_MEMBER_ID
-    ticket = told.join(a)
-    assert told.joined(ticket).generation == 2
+    harness = GroupHarness()
+    a, b = harness.stable("a", "b")
+    harness.pass_time(SESSION - 1)
+    assert harness.heartbeat(a, 1) == 0
+    harness.pass_time(1)
+    assert harness.heartbeat(a, 1) == GroupError.REBALANCE_IN_PROGRESS
+    assert harness.heartbeat(b, 1) == GroupError.UNKNOWN_MEMBER_ID
+    ticket = harness.join(a)
+    assert harness.joined(ticket).generation == 2
 
 
 def test_members_leave_and_the_last_one_empties_the_group() -> None:
-    told = Told()
-    a, b = told.stable("a", "b")
-    assert told.leave((a, None), ("x", None)) == [0, GroupError.UNKNOWN_MEMBER_ID]
-    ticket = told.join(b)
-    assert told.joined(ticket).leader == b, "the first leader is gone"
-    told.assign([ticket])
-    assert told.leave((b, None)) == [0]
-    assert told.group.state is State.EMPTY
-    assert (told.log[-1].generation, told.log[-1].members, told.log[-1].protocol_type) == (
+    harness = GroupHarness()
+    a, b = harness.stable("a", "b")
+    assert harness.leave((a, None), ("x", None)) == [0, GroupError.UNKNOWN_MEMBER_ID]
+    ticket = harness.join(b)
+    assert harness.joined(ticket).leader == b, "the first leader is gone"
+    harness.assign([ticket])
+    assert harness.leave((b, None)) == [0]
+    assert harness.group.state is State.EMPTY
+    assert (harness.log[-1].generation, harness.log[-1].members, harness.log[-1].protocol_type) == (
         3,
         [],
         "consumer",
     )
-    assert told.group.is_idle
-    assert told.stable("c") == ["c3"]
-    assert told.group.generation == 4, "generations go on"
+    assert harness.group.is_idle
+    assert harness.stable("c") == ["c3"]
+    assert harness.group.generation == 4, "generations go on"
 
 
 def test_a_leader_that_brings_nothing_is_removed() -> None:
-    told = Told()
-    tickets = [told.join(), told.join()]
-    told.pass_time(DELAY * 2)
-    a, b = (told.joined(ticket).member for ticket in tickets)
-    waiting = told.sync(b, 1)
+    harness = GroupHarness()
+    tickets = [harness.join(), harness.join()]
+    harness.pass_time(DELAY * 2)
+    a, b = (harness.joined(ticket).member for ticket in tickets)
+    waiting = harness.sync(b, 1)
     for _ in range(REBALANCE // 5000):
-        told.pass_time(5000)
-        told.heartbeat(a, 1)
-    told.pass_time(5000)
-    assert told.synced(waiting) == (GroupError.REBALANCE_IN_PROGRESS, b"")
-    assert told.heartbeat(a, 1) == GroupError.UNKNOWN_MEMBER_ID
-    assert told.joined(told.join(b)).leader == b
+        harness.pass_time(5000)
+        harness.heartbeat(a, 1)
+    harness.pass_time(5000)
+    assert harness.synced(waiting) == (GroupError.REBALANCE_IN_PROGRESS, b"")
+    assert harness.heartbeat(a, 1) == GroupError.UNKNOWN_MEMBER_ID
+    assert harness.joined(harness.join(b)).leader == b
 
 
 def test_protocols_must_fit() -> None:
-    told = Told()
-    told.join(protocols=("range", "sticky"))
-    told.join(protocols=("sticky", "range"))
+    harness = GroupHarness()
+    harness.join(protocols=("range", "sticky"))
+    harness.join(protocols=("sticky", "range"))
     error = GroupError.INCONSISTENT_GROUP_PROTOCOL
-    assert told.joined(told.join(protocols=("other",))).error == error
-    assert told.joined(told.join(kind="connect")).error == error
-    assert told.joined(told.join(protocols=())).error == error
-    third = told.join(protocols=("sticky",))
-    told.pass_time(DELAY * 3)
-    assert told.joined(third).protocol == "sticky", "all have it"
+    assert harness.joined(harness.join(protocols=("other",))).error == error
+    assert harness.joined(harness.join(kind="connect")).error == error
+    assert harness.joined(harness.join(protocols=())).error == error
+    third = harness.join(protocols=("sticky",))
+    harness.pass_time(DELAY * 3)
+    assert harness.joined(third).protocol == "sticky", "all have it"
 
 
 def test_a_follower_that_joins_again_unchanged_is_answered_at_once() -> None:
-    told = Told()
-    a, b = told.stable("a", "b")
-    again = told.joined(told.join(b))
+    harness = GroupHarness()
+    a, b = harness.stable("a", "b")
+    again = harness.joined(harness.join(b))
     assert (again.generation, again.leader, again.members) == (1, a, [])
-    assert told.group.state is State.STABLE
-    told.join(b, metadata=b"other topics")
-    assert told.group.state is State.PREPARING
+    assert harness.group.state is State.STABLE
+    harness.join(b, metadata=b"other topics")
+    assert harness.group.state is State.PREPARING
 
 
 def test_a_leader_that_joins_again_begins_a_rebalance() -> None:
-    told = Told()
-    a, _ = told.stable("a", "b")
-    ticket = told.join(a)
-    assert told.group.state is State.PREPARING
-    told.join(a)
-    assert told.joined(ticket).error == GroupError.REBALANCE_IN_PROGRESS, "it has come again"
+    harness = GroupHarness()
+    a, _ = harness.stable("a", "b")
+    ticket = harness.join(a)
+    assert harness.group.state is State.PREPARING
+    harness.join(a)
+    assert harness.joined(ticket).error == GroupError.REBALANCE_IN_PROGRESS, "it has come again"
 
 
 def test_a_static_member_comes_back_without_a_rebalance() -> None:
-    told = Told()
-    a, b = told.stable("i1", "i2")
-    told.logs_at_once = False
-    ticket = told.join(instance="i2")
-    assert ticket not in told.answers, "the new id is logged before it is told"
-    told.commit()
-    new = told.joined(ticket)
+    harness = GroupHarness()
+    a, b = harness.stable("i1", "i2")
+    harness.logs_at_once = False
+    ticket = harness.join(instance="i2")
+    assert ticket not in harness.answers, "the new id is logged before it is told"
+    harness.commit()
+    new = harness.joined(ticket)
     assert (new.error, new.generation, new.leader) == (0, 1, a)
     assert new.member != b
-    assert [each.id for each in told.log[-1].members] == [a, new.member]
-    assert told.synced(told.sync(new.member, 1)) == (0, f"{b} of 1".encode())
-    assert told.heartbeat(b, 1, "i2") == GroupError.FENCED_INSTANCE_ID
-    assert told.heartbeat(b, 1) == GroupError.UNKNOWN_MEMBER_ID
-    assert told.joined(told.join(b, instance="i2")).error == GroupError.FENCED_INSTANCE_ID
-    assert told.heartbeat(a, 1, "i1") == 0
+    assert [each.id for each in harness.log[-1].members] == [a, new.member]
+    assert harness.synced(harness.sync(new.member, 1)) == (0, f"{b} of 1".encode())
+    assert harness.heartbeat(b, 1, "i2") == GroupError.FENCED_INSTANCE_ID
+    assert harness.heartbeat(b, 1) == GroupError.UNKNOWN_MEMBER_ID
+    assert harness.joined(harness.join(b, instance="i2")).error == GroupError.FENCED_INSTANCE_ID
+    assert harness.heartbeat(a, 1, "i1") == 0
 
 
 @pytest.mark.parametrize("skips", [False, True])
 def test_a_static_leader_comes_back_and_assigns_nothing(skips: bool) -> None:
-    told = Told()
-    a, b = told.stable("i1", "i2")
-    new = told.joined(told.join(instance="i1", skips=skips))
+    harness = GroupHarness()
+    a, b = harness.stable("i1", "i2")
+    new = harness.joined(harness.join(instance="i1", skips=skips))
     assert new.skips_assignment is skips
     assert new.leader == (new.member if skips else a), "older clients must not think they lead"
     assert bool(new.members) is skips
-    assert told.group.leader == new.member
-    assert told.synced(told.sync(new.member, 1)) == (0, f"{a} of 1".encode())
-    assert told.heartbeat(b, 1, "i2") == 0
+    assert harness.group.leader == new.member
+    assert harness.synced(harness.sync(new.member, 1)) == (0, f"{a} of 1".encode())
+    assert harness.heartbeat(b, 1, "i2") == 0
 
 
 def test_a_static_member_with_other_topics_begins_a_rebalance() -> None:
-    told = Told()
-    told.stable("i1", "i2")
-    told.join(instance="i2", metadata=b"other")
-    assert told.group.state is State.PREPARING
+    harness = GroupHarness()
+    harness.stable("i1", "i2")
+    harness.join(instance="i2", metadata=b"other")
+    assert harness.group.state is State.PREPARING
 
 
 def test_a_static_member_stays_through_a_rebalance_until_its_session_ends() -> None:
-    told = Told()
-    a, b = told.stable("i1", "b")
-    told.pass_time(SESSION - 1)
-    told.heartbeat(b, 1)
-    ticket = told.join()
-    told.pass_time(1)
-    assert told.heartbeat(a, 1, "i1") == GroupError.UNKNOWN_MEMBER_ID
-    told.join(b)
-    assert told.joined(ticket).generation == 2
-    assert told.leave(("", "i1")) == [GroupError.UNKNOWN_MEMBER_ID]
-    assert told.leave((b, "i9")) == [GroupError.UNKNOWN_MEMBER_ID]
+    harness = GroupHarness()
+    a, b = harness.stable("i1", "b")
+    harness.pass_time(SESSION - 1)
+    harness.heartbeat(b, 1)
+    ticket = harness.join()
+    harness.pass_time(1)
+    assert harness.heartbeat(a, 1, "i1") == GroupError.UNKNOWN_MEMBER_ID
+    harness.join(b)
+    assert harness.joined(ticket).generation == 2
+    assert harness.leave(("", "i1")) == [GroupError.UNKNOWN_MEMBER_ID]
+    assert harness.leave((b, "i9")) == [GroupError.UNKNOWN_MEMBER_ID]
 
 
 def test_the_next_coordinator_goes_on_from_the_log() -> None:
-    told = Told()
-    a, b = told.stable("a", "b")
-    put = told.log[-1]
+    harness = GroupHarness()
+    a, b = harness.stable("a", "b")
+    put = harness.log[-1]
     stored = ConsumerGroup("g", put.generation, "consumer", put.protocol, put.leader, put.members)
-    later = Told(stored, now=1_000_000)
+    later = GroupHarness(stored, now=1_000_000)
     assert later.heartbeat(a, 1) == 0
     assert later.synced(later.sync(b, 1)) == (0, f"{b} of 1".encode())
     later.pass_time(SESSION - 1)
@@ -375,16 +375,16 @@ def test_the_next_coordinator_goes_on_from_the_log() -> None:
 def test_the_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classic, "GROUP_MEMBERS_MAX", 2)
     monkeypatch.setattr(classic, "GROUP_MEMBERS_BYTES_MAX", 100)
-    told = Told()
+    harness = GroupHarness()
     full = GroupError.GROUP_MAX_SIZE_REACHED
-    assert told.joined(told.join(metadata=b"x" * 100)).error == full
-    a = told.join()
-    told.join(takes_id_first=True)
-    assert told.joined(told.join()).error == full
-    told.pass_time(SESSION)
-    id_ = told.joined(a).member
-    ticket = told.sync(id_, 1, {id_: b"x" * 100})
-    assert told.synced(ticket) == (GroupError.INVALID_REQUEST, b"")
+    assert harness.joined(harness.join(metadata=b"x" * 100)).error == full
+    a = harness.join()
+    harness.join(takes_id_first=True)
+    assert harness.joined(harness.join()).error == full
+    harness.pass_time(SESSION)
+    id_ = harness.joined(a).member
+    ticket = harness.sync(id_, 1, {id_: b"x" * 100})
+    assert harness.synced(ticket) == (GroupError.INVALID_REQUEST, b"")
 
 
 def test_topics_are_read_from_subscriptions_alone() -> None:
@@ -396,38 +396,38 @@ def test_topics_are_read_from_subscriptions_alone() -> None:
 def test_any_order_of_calls_ends_well(seed: int) -> None:
     """Each call is answered once; the generation grows; only the present generation is stable."""
     rng = random.Random(seed)
-    told = Told()
+    harness = GroupHarness()
     generation, waiting = 0, set[int]()
     for _ in range(150):
-        ids = [member.id for member in told.group.members] or ["none"]
+        ids = [member.id for member in harness.group.members] or ["none"]
         id_ = rng.choice([*ids, "gone"])
         match rng.randrange(8):
             case 0:
-                waiting.add(told.join(takes_id_first=rng.random() < 0.5))
+                waiting.add(harness.join(takes_id_first=rng.random() < 0.5))
             case 1:
-                waiting.add(told.join(instance=rng.choice(("i1", "i2"))))
+                waiting.add(harness.join(instance=rng.choice(("i1", "i2"))))
             case 2 | 3:
-                known = told.group.members.get(id_)
-                waiting.add(told.join(id_, instance=known.instance if known else None))
+                known = harness.group.members.get(id_)
+                waiting.add(harness.join(id_, instance=known.instance if known else None))
             case 4:
                 plan = dict.fromkeys(ids, b"x")
-                waiting.add(told.sync(id_, told.group.generation, plan))
+                waiting.add(harness.sync(id_, harness.group.generation, plan))
             case 5:
-                told.heartbeat(id_, told.group.generation)
+                harness.heartbeat(id_, harness.group.generation)
             case 6:
-                told.leave((id_, None))
+                harness.leave((id_, None))
             case 7:
-                told.pass_time(rng.choice((10, 1000, 20_000)))
-        told.logs_at_once = rng.random() < 0.7
-        told.settle()
-        assert told.group.generation >= generation
-        generation = told.group.generation
-        if told.group.state is State.STABLE:
-            assert told.log[-1].generation == generation or told.unlogged
-            assert told.group.members.get(told.group.leader) is not None
-    told.logs_at_once = True
-    told.commit()
-    told.pass_time(20 * REBALANCE)
-    assert waiting <= told.answers.keys(), "each call has an answer"
-    assert told.group.state is State.EMPTY
-    assert not told.log or not told.log[-1].members
+                harness.pass_time(rng.choice((10, 1000, 20_000)))
+        harness.logs_at_once = rng.random() < 0.7
+        harness.settle()
+        assert harness.group.generation >= generation
+        generation = harness.group.generation
+        if harness.group.state is State.STABLE:
+            assert harness.log[-1].generation == generation or harness.unlogged
+            assert harness.group.members.get(harness.group.leader) is not None
+    harness.logs_at_once = True
+    harness.commit()
+    harness.pass_time(20 * REBALANCE)
+    assert waiting <= harness.answers.keys(), "each call has an answer"
+    assert harness.group.state is State.EMPTY
+    assert not harness.log or not harness.log[-1].members

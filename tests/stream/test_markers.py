@@ -209,10 +209,10 @@ def test_readers_of_both_ends_are_told_of_a_marker() -> None:
     machine = here.machine
     machine.tails.watched = frozenset({here.stream.uid})
     machine.apply(here.markers(1), 1 << 40)
-    told = [
+    events = [
         (each.begin_record, each.record, each.unstable) for each in machine.tails.take_effects()
     ]
-    assert told == [(1, 2, True), (0, 2, False)]
+    assert events == [(1, 2, True), (0, 2, False)]
 
 
 def test_the_open_transactions_are_bounded_and_shared() -> None:

@@ -91,9 +91,9 @@ class Pair:
         txn = self.model.transactions["id"]
         for number in {max(1, txn.number - 3), max(1, txn.number)}:
             asked = self._apply(TxnAsk(theirs_id(txn.producer), number, self.now_ms))
-            told = coordinator.apply_ask(self.model, model.TxnAsk(txn.producer, number), 0)
+            expected = coordinator.apply_ask(self.model, model.TxnAsk(txn.producer, number), 0)
             got = None if asked.detail is None else asked.detail[:2]
-            want = told.value
+            want = expected.value
             assert got == want
 
     def ack(self, who: int) -> None:
@@ -160,12 +160,12 @@ class Pair:
         name = {"Init": "init", "Add": "add", "End": "end", "Expire": "expire"}[
             type(his).__name__[3:]
         ]
-        told = getattr(coordinator, f"apply_{name}")(self.model, his, self.now_ms)
-        assert CODES[Code(reply.code)] == told.code, (mine, Code(reply.code), told)
-        if told.code is not model.Code.OK or told.value is None:
+        expected = getattr(coordinator, f"apply_{name}")(self.model, his, self.now_ms)
+        assert CODES[Code(reply.code)] == expected.code, (mine, Code(reply.code), expected)
+        if expected.code is not model.Code.OK or expected.value is None:
             return None
-        assert reply.detail == (theirs(told.value) if name != "add" else told.value)
-        return told.value
+        assert reply.detail == (theirs(expected.value) if name != "add" else expected.value)
+        return expected.value
 
     def _apply(self, command: Any) -> Reply:
         return self.machine.apply(command)

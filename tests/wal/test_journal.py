@@ -63,12 +63,12 @@ def test_how_much_is_staged_is_told_without_counting_it(tmp_path: Path) -> None:
         for index in range(40):
             journal.stage(1, 1, 40 * turn + index + 1, 1, b"x" * 200)
             kept, journal._buffers = journal._buffers, Counted(journal._buffers)
-            told, journal._buffers = journal.pending_bytes, kept
+            pending_bytes, journal._buffers = journal.pending_bytes, kept
         batch = journal.take()
         assert batch is not None and len(batch.parts) > 1
         journal.write(batch)
         journal.synced(batch)
-        assert told == sum(part.end - part.offset for part in batch.parts)
+        assert pending_bytes == sum(part.end - part.offset for part in batch.parts)
     journal.close()
 
 

@@ -26,7 +26,7 @@ def batches_of(encoding: int) -> list[HotBatch]:
     return made
 
 
-def told(plan: ReadPlan) -> tuple[object, ...]:
+def page(plan: ReadPlan) -> tuple[object, ...]:
     payload = b"".join(each.payload for each in plan.pieces)  # type: ignore[union-attr]
     return payload, plan.begin_record, plan.begin_byte, plan.record, plan.byte, plan.up_to_date
 
@@ -44,7 +44,7 @@ def test_a_page_is_that_of_a_list_of_the_batches(encoding: Encoding, run_bytes: 
     for record, byte in starts:
         for most in (1, 5, 20, 1000):
             want = Want(record, byte, most, whole_records=True, until=end)
-            assert told(cut(lazy, want)) == told(cut(list(lazy), want)), (record, byte, most)
+            assert page(cut(lazy, want)) == page(cut(list(lazy), want)), (record, byte, most)
 
 
 def test_undivided_batches_are_one_piece_of_a_page() -> None:
@@ -90,4 +90,4 @@ def test_batches_with_other_flags_or_of_other_transactions_are_not_joined(
     else:
         assert runs == [(1, flags) for flags, _ in kinds], "a body does not say whose it is"
     whole = b"".join(each.payload for each in made)
-    assert told(plan) == (whole, *BASE, *end, True)
+    assert page(plan) == (whole, *BASE, *end, True)

@@ -123,7 +123,7 @@ def test_a_part_over_gaps_has_its_batches(
         assert list(read.hot_batches(record=at[0], byte=at[1])) == without_producer(expected)
 
 
-def told(plan: ReadPlan) -> tuple[object, ...]:
+def page(plan: ReadPlan) -> tuple[object, ...]:
     payload = b"".join(each.payload for each in plan.pieces)  # type: ignore[union-attr]
     return payload, plan.record, plan.up_to_date
 
@@ -189,7 +189,7 @@ def test_pages_end_before_a_gap_that_ends_them() -> None:
     first = made.batches[0]
     for until in ((2, len(first.payload)), (4, len(first.payload))):
         plan = cut(batches, Want(0, 0, 1000, until=until))
-        assert told(plan) == (first.payload, until[0], True)
+        assert page(plan) == (first.payload, until[0], True)
 
 
 def batch_of(records: int, payload: bytes, lengths: bytes = b"") -> HotBatch:

@@ -179,8 +179,8 @@ class Bystander:
         body = b"[1]" if method == "POST" else b""
         self._http.request(method, f"/v1/stream/{self._group}", body, headers)
         answer = self._http.getresponse()
-        told = answer.read()
-        assert answer.status == status, (answer.status, told)
+        content = answer.read()
+        assert answer.status == status, (answer.status, content)
 
     def _produce(self) -> None:
         answer = self._line.ask("Produce", 9, **produce_fields("bystander", batch(b"x")))

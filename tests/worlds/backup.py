@@ -77,19 +77,19 @@ class FakeSource:
         self.before_commits(group, hold_ms)
         machine = self.tier.world.machines()[group]
         known, now = machine.transactions, self.tier.world.now
-        told = None
+        held = None
         if hold_ms is not None:
             reply = machine.apply(TxnHold(backup, now + hold_ms if hold_ms else 0, now))
             if reply.code == Code.BACKUP_HOLDS:
                 return GroupCommits(group, len(known), backup=reply.detail)
-            told = reply.detail
+            held = reply.detail
         deciding = [
             each.id
             for each in known.active.values()
             if each.state == TransactionState.PREPARE_COMMIT
         ]
         hold = ("", 0) if known.hold is None else (known.hold.backup, known.hold.commits)
-        round_, count = told or hold
+        round_, count = held or hold
         return GroupCommits(group, len(known), deciding, round_, count)
 
     async def capture(self, group: int, backup: str = "") -> Captured:

@@ -81,10 +81,10 @@ def poor_path(folder: Path) -> Path:
         return folder
     folder.mkdir()
     folder.chmod(0o755)  # the umask may be that of a node, which keeps other users out
-    for place in dict.fromkeys(
+    for directory in dict.fromkeys(
         [*os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
     ):
-        for program in Path(place).iterdir() if place and Path(place).is_dir() else ():
+        for program in Path(directory).iterdir() if directory and Path(directory).is_dir() else ():
             if program.name not in LACKING and not (folder / program.name).is_symlink():
                 (folder / program.name).symlink_to(program)
     return folder

@@ -15,8 +15,8 @@ def use_token(page: Page, token: str) -> None:
     page.wait("!window.old && document.querySelector('#title') !== null")
 
 
-def go(page: Page, place: str) -> None:
-    page.run(f"location.hash = {json.dumps(f'#/{place}')}")
+def go(page: Page, address: str) -> None:
+    page.run(f"location.hash = {json.dumps(f'#/{address}')}")
 
 
 def wait_text(page: Page, selector: str, words: str) -> None:

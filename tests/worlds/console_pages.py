@@ -23,7 +23,7 @@ class Shown(NamedTuple):
     """A page: its name, its address, and an expression that holds once its data is shown."""
 
     name: str
-    place: str
+    address: str
     shown: str
 
 
@@ -179,5 +179,5 @@ def open_console(browser: Browser, node: Guarded, token: str = "") -> Page:
 
 def show(page: Page, shown: Shown) -> None:
     """Open a page and wait for its data."""
-    page.run(f"location.hash = {json.dumps('#/' + shown.place)}")
+    page.run(f"location.hash = {json.dumps('#/' + shown.address)}")
     page.wait(shown.shown)

@@ -95,8 +95,8 @@ class DevCluster(CommandProcess):
     def view(self, number: int) -> dict[str, Any]:
         """Return the cluster as node `number` sees it."""
         with urlopen(f"{self.urls[number - 1]}/v1/cluster", timeout=30) as answer:
-            told: dict[str, Any] = json.load(answer)
-            return told
+            view: dict[str, Any] = json.load(answer)
+            return view
 
     def wait_until_well(self, number: int) -> dict[str, Any]:
         """Wait until node `number`, which may be starting, reports healthy. All replicas have the
@@ -106,25 +106,25 @@ class DevCluster(CommandProcess):
 
         def look() -> dict[str, Any] | None:
             try:
-                told = self.view(number)
+                view = self.view(number)
             except (OSError, HTTPException) as error:
                 seen[:] = [error]
                 return None
-            groups = {group["group"]: group for group in told["groups"]}
+            groups = {group["group"]: group for group in view["groups"]}
             behind = {
                 each: group["behind"]
                 for each, group in groups.items()
                 if _applied(group) < wanted.get(each, 0)
             }
-            seen[:] = [told["problems"], behind]
-            if told["problems"] or not wanted:
+            seen[:] = [view["problems"], behind]
+            if view["problems"] or not wanted:
                 wanted.update(
                     {}
-                    if told["problems"]
+                    if view["problems"]
                     else {each: group["commit"] for each, group in groups.items()}
                 )
                 return None
-            return None if behind else told
+            return None if behind else view
 
         try:
             return wait_until(look, what=f"the cluster to be well for node {number}", seconds=100)

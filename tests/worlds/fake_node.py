@@ -30,8 +30,8 @@ def main(arguments: list[str]) -> None:
         setattr((owners or [supervisor])[0], name, value)
     if code := os.environ.get("FAKE_LAKE"):
         _replace_worker(code)
-    if told := os.environ.get("SYNC_FAILS"):
-        _fail_to_sync(told)
+    if path := os.environ.get("SYNC_FAILS"):
+        _fail_to_sync(path)
     if "NO_KILL" in os.environ:
         supervisor._Node._kill = lambda node: None  # type: ignore[method-assign]
     if "STOP_AT_LAKE" in os.environ:
@@ -49,18 +49,18 @@ def _replace_worker(code: str) -> None:
     supervisor.lake_command = command
 
 
-def _fail_to_sync(told: str) -> None:
+def _fail_to_sync(path: str) -> None:
     """Fail with the error that is in this file, while there is one."""
     sync = os.fsync
 
     def failing(descriptor: int) -> None:
         try:
-            error = int(Path(told).read_text() or 0)  # before .met is there: the file may go then
+            error = int(Path(path).read_text() or 0)  # before .met is there: the file may go then
         except FileNotFoundError:
             error = 0
         if not error:
             return sync(descriptor)
-        Path(f"{told}.met").touch()
+        Path(f"{path}.met").touch()
         raise OSError(error, "told so")
 
     os.fsync = failing  # type: ignore[assignment]

@@ -51,8 +51,8 @@ class World:
         self._passed: list[tuple[int, int, Any]] = []
         self.here: list[tuple[int, int, Any]] = []
         self.asked: list[tuple[int, int, Any]] = []
-        self.told: list[dict[int, int]] = []
-        self.told_epochs: list[dict[int, int]] = []
+        self.announced: list[dict[int, int]] = []
+        self.announced_epochs: list[dict[int, int]] = []
         self.epochs: dict[int, int] = {}
         self.handlers: dict[int, Any] = {}
         self.local = _Local(self.here)
@@ -94,9 +94,9 @@ class World:
 
     def send(self, core: int, kind: int, body: bytes) -> bool:
         assert (core, kind) == (1, messages.LEADERS)
-        told = messages_decode(body)
-        self.told.append({int(group): node for group, (node, _) in told.items()})
-        self.told_epochs.append({int(group): epoch for group, (_, epoch) in told.items()})
+        decoded = messages_decode(body)
+        self.announced.append({int(group): node for group, (node, _) in decoded.items()})
+        self.announced_epochs.append({int(group): epoch for group, (_, epoch) in decoded.items()})
         return True
 
     def call_nowait(

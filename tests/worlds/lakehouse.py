@@ -323,8 +323,8 @@ class InlineRunner:
         stored = [self._stored(key, task) for task in job.tasks]
         rows = [batch for each in stored for batch in _rows(*each, self.blobs)]
         table = pa.Table.from_batches(rows)
-        made, place = shaped(table.schema)
-        assert load_header(self.blobs, place) == header_of(made)
+        made, made_key = shaped(table.schema)
+        assert load_header(self.blobs, made_key) == header_of(made)
         schema = pa.ipc.read_schema(pa.BufferReader(made.arrow_schema))
         out = Output(made, Task(0, [], []), self.blobs)
         out.add_rows(table.cast(schema), table.nbytes)
@@ -362,8 +362,8 @@ class Lake:
         return self.static_table(part).scan().to_arrow()
 
     def delta(self, part: str = "main") -> pa.Table:
-        place = self.blobs.uri(f"{self.coordinator.table.location}/{part}").removeprefix("file://")
-        return DeltaTable(place, storage_options=self.blobs.storage_options()).to_pyarrow_table()
+        path = self.blobs.uri(f"{self.coordinator.table.location}/{part}").removeprefix("file://")
+        return DeltaTable(path, storage_options=self.blobs.storage_options()).to_pyarrow_table()
 
     def check_exactly_once(self) -> None:
         """Every record appended is in both tables once, with its exact bytes."""
@@ -440,5 +440,5 @@ def keys(table: pa.Table) -> list[tuple[Any, ...]]:
     )
 
 
-def quiet(step: str, told: str) -> None:
+def quiet(step: str, detail: str) -> None:
     """A progress callback that says nothing."""

@@ -46,7 +46,7 @@ class Client:
         self.regex, self.assignor, self.reads = regex, assignor, reads
         self.epoch = 0
         self.owned: set[TopicPartition] = set()
-        self.told: set[TopicPartition] = set()
+        self.assigned: set[TopicPartition] = set()
         self.said: set[TopicPartition] | None = None  # None: the next heartbeat says all
         self.heard_ms = group.now
 
@@ -96,20 +96,20 @@ class Client:
         else:
             self.epoch, self.heard_ms = answer.epoch, self.group.now
             if answer.assignment is not None:
-                self.told = positions_of(answer.assignment)
-            if not is_slow or self.owned <= self.told:
+                self.assigned = positions_of(answer.assignment)
+            if not is_slow or self.owned <= self.assigned:
                 self.finish()
 
     def finish(self) -> None:
         """Have what it was last told."""
-        self.owned = set(self.told)
+        self.owned = set(self.assigned)
 
     def lose(self) -> None:
         """Lose an answer: the next heartbeat says all."""
         self.said = None
 
     def forget(self) -> None:
-        self.epoch, self.owned, self.told, self.said = 0, set(), set(), None
+        self.epoch, self.owned, self.assigned, self.said = 0, set(), set(), None
 
     @property
     def numbers(self) -> list[int]:

@@ -276,11 +276,9 @@ class PipeWorld:
         table = self.table(name)
         assert table.store is not None
         blobs = open_blobs(store_settings(table.store), self.variables)
-        place = blobs.uri(f"{table.location}/{part}").removeprefix("file://")
+        path = blobs.uri(f"{table.location}/{part}").removeprefix("file://")
         return (
-            DeltaTable(place, storage_options=blobs.storage_options())
-            .to_pyarrow_table()
-            .to_pylist()
+            DeltaTable(path, storage_options=blobs.storage_options()).to_pyarrow_table().to_pylist()
         )
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:

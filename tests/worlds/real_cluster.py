@@ -80,10 +80,10 @@ def _known(method: str, url: str, body: bytes | None, headers: Mapping[str, str]
         return last if isinstance(last, tuple) and last[0] not in AGAIN else None
 
     try:
-        status, found, told = wait_until(look, what="an answer", seconds=ASK_SECONDS, pause=0.1)
+        status, found, received = wait_until(look, what="an answer", seconds=ASK_SECONDS, pause=0.1)
     except AssertionError as error:
         raise AssertionError(f"{method} {url}: {error}; the last one: {tries[-1]}") from None
-    return _first_status(method, status, again=len(tries) > 1), found, told
+    return _first_status(method, status, again=len(tries) > 1), found, received
 
 
 def _first_status(method: str, status: int, *, again: bool) -> int:

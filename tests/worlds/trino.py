@@ -72,11 +72,11 @@ class Trino:
 
 def _reasons(error: dict[str, Any]) -> str:
     """Return the message and those of its causes."""
-    told, cause = [error["message"]], error.get("failureInfo", {}).get("cause")
+    messages, cause = [error["message"]], error.get("failureInfo", {}).get("cause")
     while cause:
-        told.append(cause.get("message") or "")
+        messages.append(cause.get("message") or "")
         cause = cause.get("cause")
-    return "\n".join(told)
+    return "\n".join(messages)
 
 
 def trino_home() -> Path:
@@ -96,8 +96,8 @@ def java_for_trino() -> str:
         homes.append(str(JAVA_HOME))
     for java in [*(f"{home}/bin/java" for home in homes if home), shutil.which("java") or ""]:
         if Path(java).is_file():
-            told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-            version = re.search(r'version "(\d+)', told.stderr)
+            result = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+            version = re.search(r'version "(\d+)', result.stderr)
             if version and int(version[1]) >= JAVA_LEAST:
                 return java
     return left_out(
@@ -176,8 +176,8 @@ class Recorder:
         passed = {"host", "connection", "content-length", "accept-encoding"}
         kept = {name: value for name, value in headers.items() if name.lower() not in passed}
         answer = self.http.request(method, self.node_url + path, content=body, headers=kept)
-        told = {"method": method, "path": path, "status": answer.status_code}
-        self.seen.append({**told, "body": json.loads(body or b"null")})
+        exchange = {"method": method, "path": path, "status": answer.status_code}
+        self.seen.append({**exchange, "body": json.loads(body or b"null")})
         return answer
 
     def taken(self) -> list[dict[str, Any]]:
