@@ -135,7 +135,7 @@ class TransactionWatch:
     async def _page(self, node: int, stream: str, begin: int) -> int:
         """Read a page, and return where it ends: at `begin`, if there is none."""
         began = time.monotonic()
-        path = f"/v1/stream/{stream}?record={begin}&record_view=envelope&max_records={PAGE_RECORDS}"
+        path = f"/v1/stream/{stream}?record={begin}&record_view=records&max_records={PAGE_RECORDS}"
         answer = await self._ask(node, "GET", path)
         if answer is None or answer.status == 503:
             return begin
