@@ -177,14 +177,15 @@ def run_again(work: Work, seconds: float, results: Results) -> None:
 
 
 def mutate(work: Work, seconds: float, results: Results) -> None:
-    """Try every planted defect, on two lanes."""
-    with ThreadPoolExecutor(2) as pool:
+    """Try every planted defect, a share of them on each core."""
+    lanes = os.cpu_count() or 1
+    with ThreadPoolExecutor(lanes) as pool:
         raws = pool.map(
-            lambda some: work.run("-m", "sim.all_mutants", f"--only={some}"), ("raft", "cluster")
+            lambda lane: work.run("-m", "sim.all_mutants", f"--share={lane + 1}/{lanes}"),
+            range(lanes),
         )
-        results.mutants = [
-            each for raw in raws for each in msgspec.json.decode(raw, type=list[Mutant])
-        ]
+        found = [each for raw in raws for each in msgspec.json.decode(raw, type=list[Mutant])]
+    results.mutants = sorted(found, key=lambda each: (each.list, each.name))
 
 
 TAKE: dict[str, Callable[[Work, float, Results], None]] = {

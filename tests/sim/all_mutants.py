@@ -30,11 +30,19 @@ def mutants(trials: Trials) -> Iterator[tuple[str, str, Callable[[], str]]]:
         yield "cluster", name, lambda name=name: trials.caught(name)  # type: ignore[misc]
 
 
+def _share(text: str) -> tuple[int, int]:
+    number, _, parts = text.partition("/")
+    if not 1 <= int(number) <= int(parts):
+        raise ValueError(text)
+    return int(number), int(parts)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("names", nargs="*", help="parts of names; all without")
     parser.add_argument("--only", choices=("raft", "cluster"), help="one of the lists")
     parser.add_argument("--number", type=int, help="that one alone, counted round and round")
+    parser.add_argument("--share", type=_share, help="2/3: the second of three parts of the list")
     parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
@@ -44,6 +52,9 @@ def main() -> int:
         listed = list(mutants(trials))
         if options.number is not None:
             listed = [listed[options.number % len(listed)]]
+        if options.share is not None:
+            number, parts = options.share
+            listed = listed[number - 1 :: parts]
         for where, name, caught in listed:
             if options.only not in (None, where):
                 continue
