@@ -18,12 +18,12 @@ def node() -> Iterator[Scripted]:
     list contains."""
     with scripted() as server:
         port = int(server.url.rpartition(":")[2])
-        server.answers = [told("it", port)]
+        server.answers = [node_answer("it", port)]
         server.url = f"http://127.1:{port}"
         yield server
 
 
-def told(start: str, port: int) -> tuple[int, dict[str, str], bytes]:
+def node_answer(start: str, port: int) -> tuple[int, dict[str, str], bytes]:
     return (
         200,
         {},
@@ -45,7 +45,7 @@ def test_no_token_goes_to_an_admin_port_that_is_open_on_another_machine_alone(
     node: Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port = int(node.url.rpartition(":")[2])
-    node.answers = [told("it", port), told("another", port)]
+    node.answers = [node_answer("it", port), node_answer("another", port)]
     with Client(node.url, token="secret") as client:
         capsys.readouterr()
         with pytest.raises(exits.Refused, match="only on its own machine"):

@@ -55,9 +55,9 @@ def test_of_a_running_node(tmp_path: Path) -> None:
         # what is there is not overwritten
         assert polynya(*arguments, server=node.url, **secrets).code == 1
     assert file.stat().st_mode & 0o777 == 0o600
-    told = json.loads(ran.out)
+    output = json.loads(ran.out)
     members = contents(file)
-    assert told["members"] == list(members) and told["missing"] == []
+    assert output["members"] == list(members) and output["missing"] == []
     assert {
         "README.txt",
         "config.json",

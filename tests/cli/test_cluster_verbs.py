@@ -65,7 +65,7 @@ def said(*problems: str, **more: Any) -> tuple[int, dict[str, str], bytes]:
         {"group": 0, "leader": 1, "term": 3, "commit": 1700, "behind": {"1": 0, "2": 40}},
         {"group": 1, "leader": 0, "term": 4, "commit": 1, "behind": {}},
     ]
-    told = {
+    body = {
         "cluster": "c",
         "node": 1,
         "nodes": nodes,
@@ -73,7 +73,7 @@ def said(*problems: str, **more: Any) -> tuple[int, dict[str, str], bytes]:
         "problems": list(problems),
         **more,
     }
-    return 200, {"content-type": "application/json"}, json.dumps(told).encode()
+    return 200, {"content-type": "application/json"}, json.dumps(body).encode()
 
 
 def test_status_shows_nodes_and_groups():
@@ -95,7 +95,7 @@ def test_status_goes_on_while_it_watches_though_the_node_is_away(monkeypatch):
     ) as server:
 
         def again(client: Any) -> Any:
-            if sum(told is not None for told in looks) == 2:
+            if sum(status is not None for status in looks) == 2:
                 raise KeyboardInterrupt
             looks.append(look(client))
             return looks[-1]
@@ -441,7 +441,7 @@ def test_a_node_that_is_added_gets_settings_that_can_be_read(tmp_path: Path):
 def test_a_read_replica_is_added_with_its_role_and_waited_for(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("polynya.cli.cluster.wait.LOOK_SECONDS", 0.0)
     reader = {**nodes_of(view())[0], "id": 4, "role": "reader", "replicas": 1, "behind_entries": 0}
-    told = {
+    body = {
         **ADDED,
         "node": {**ADDED["node"], "role": "reader"},
         "peers": [{**ADDED["peers"][0], "role": "voter"}],
@@ -450,7 +450,7 @@ def test_a_read_replica_is_added_with_its_role_and_waited_for(tmp_path: Path, mo
         view(nodes=[reader | more])
         for more in ({"up": False}, {}, {"replicas": 2, "behind_entries": 7}, {"replicas": 2})
     ]
-    with scripted(_json(told), *views) as server:
+    with scripted(_json(body), *views) as server:
         added = run(
             "add",
             "--reader",

@@ -77,12 +77,12 @@ def test_every_verb_has_help_with_an_example(command: str) -> None:
 
 
 def test_the_help_of_a_group_has_whole_sentences() -> None:
-    told = " ".join(
+    output = " ".join(
         CliRunner().invoke(cli, ["cluster", "--help"], prog_name="polynya").output.split()
     )
     assert (
-        "Add a node to the cluster, and print the settings to start it with." in told
-        and "..." not in told.partition("Commands:")[2]
+        "Add a node to the cluster, and print the settings to start it with." in output
+        and "..." not in output.partition("Commands:")[2]
     )
 
 
@@ -101,7 +101,7 @@ def test_no_server_is_exit_code_3_and_says_what_to_do() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["serve", "--cores", "0"], "at least 1"),
         (["serve", "--cold-backend", "tape"], "local"),
@@ -120,10 +120,10 @@ def test_no_server_is_exit_code_3_and_says_what_to_do() -> None:
     ],
 )
 def test_a_wrong_command_line_is_exit_code_2_and_says_what_is_right(
-    arguments: list[str], told: str
+    arguments: list[str], message: str
 ) -> None:
     ran = polynya(*arguments)
-    assert ran.code == 2 and told in ran.err
+    assert ran.code == 2 and message in ran.err
 
 
 @pytest.mark.process

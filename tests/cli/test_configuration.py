@@ -55,14 +55,14 @@ def test_check_lists_every_problem_with_its_place(tmp_path: Path) -> None:
     result = ran("check", "--config", str(file), POLYNYA_CORES="-1")
     assert result.exit_code == exits.USAGE
     assert "3 problems" in result.stderr
-    for told in (
+    for message in (
         f"{file}:1: lisen: unknown; did you mean listen?",
         f"{file}:3: cold.flush_bytes: 'many'",
         "POLYNYA_CORES: '-1'",
     ):
-        assert told in result.stderr
-    told = ran("check", "--json", "--config", str(file))
-    assert told.exit_code == exits.USAGE and len(json.loads(told.stdout)["problems"]) == 2
+        assert message in result.stderr
+    as_json = ran("check", "--json", "--config", str(file))
+    assert as_json.exit_code == exits.USAGE and len(json.loads(as_json.stdout)["problems"]) == 2
     assert ran("check").exit_code == 0
     named = ("--tls-cert", "/nowhere.crt", "--tls-key", "/nowhere.key")
     assert (
@@ -94,9 +94,9 @@ def test_check_lists_every_problem_with_its_place(tmp_path: Path) -> None:
 def problems(file: Path, text: str, *flags: str, **variables: str) -> list[str]:
     """Return the problems that `config check` lists for a file of this text."""
     file.write_text(text)
-    told = ran("check", "--json", "--config", str(file), *flags, **variables)
-    found: list[str] = json.loads(told.stdout)["problems"]
-    assert told.exit_code == (exits.USAGE if found else 0)
+    result = ran("check", "--json", "--config", str(file), *flags, **variables)
+    found: list[str] = json.loads(result.stdout)["problems"]
+    assert result.exit_code == (exits.USAGE if found else 0)
     return found
 
 
@@ -111,7 +111,7 @@ def test_check_lists_what_is_malformed_what_does_not_fit_together_and_the_certif
         tmp_path / "node.toml", text, "--listen", "0.0.0.0:1", POLYNYA_LAKE_INTERVAL="often"
     )
     assert len(found) == 6, found
-    for told in (
+    for message in (
         "lisen: unknown",
         "'many'",
         "'often'",
@@ -119,7 +119,7 @@ def test_check_lists_what_is_malformed_what_does_not_fit_together_and_the_certif
         "3 cores for 2 groups",
         "/no.crt and /no.key cannot be used",
     ):
-        assert sum(told in problem for problem in found) == 1, (told, found)
+        assert sum(message in problem for problem in found) == 1, (message, found)
 
 
 def test_check_lists_every_fault_of_a_cluster(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_check_lists_every_fault_of_a_cluster(tmp_path: Path) -> None:
         "memory",
     )
     assert len(found) == 6, found
-    for told in (
+    for message in (
         "two nodes have the peer",
         "expected 1, 3 or 5",
         "cold.backend",
@@ -141,7 +141,7 @@ def test_check_lists_every_fault_of_a_cluster(tmp_path: Path) -> None:
         "/no.cert",
         "/no.key",
     ):
-        assert sum(told in problem for problem in found) == 1, (told, found)
+        assert sum(message in problem for problem in found) == 1, (message, found)
     bad = (
         '[[cluster.nodes]]\nid = 3\npeer = "127.0.0.1:5"\n[[cluster.nodes]]\nid = 4\npeers = "x"\n'
     )
@@ -151,7 +151,7 @@ def test_check_lists_every_fault_of_a_cluster(tmp_path: Path) -> None:
         and "node 4: peers: unknown" in of_the_list
         and "expected 1, 3 or 5" in odd
     )
-    (places,) = problems(
+    (malformed,) = problems(
         tmp_path / "c.toml",
         "# flags alone\n",
         "--cluster-nodes",
@@ -161,7 +161,7 @@ def test_check_lists_every_fault_of_a_cluster(tmp_path: Path) -> None:
         "--cluster-id",
         "ab" * 16,
     )
-    assert "'1=x'" in places and "node 2: 'ftp://x'" in places
+    assert "'1=x'" in malformed and "node 2: 'ftp://x'" in malformed
     (alone,) = problems(
         tmp_path / "d.toml",
         head.replace("node = 1", "node = 9").replace("4", "3") + node.format(1, 2, 3),

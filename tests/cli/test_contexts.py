@@ -89,13 +89,13 @@ def test_flags_go_before_variables_before_contexts_before_the_default(tmp_path: 
 
 def test_a_context_that_is_not_there_is_answered_with_its_nearest() -> None:
     ran("context", "add", "production", "--server", "http://x:1")
-    told = ran("ls", "--context", "prodution")
-    assert told.exit_code == exits.USAGE and "Did you mean production?" in told.stderr
+    result = ran("ls", "--context", "prodution")
+    assert result.exit_code == exits.USAGE and "Did you mean production?" in result.stderr
     assert "POLYNYA_CONTEXT" in ran("ls", POLYNYA_CONTEXT="nope").stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["a b", "--server", "http://x"], "is not a context name"),
         (["a", "--server", "ftp://x"], "is not a URL"),
@@ -106,9 +106,11 @@ def test_a_context_that_is_not_there_is_answered_with_its_nearest() -> None:
         (["a", "--server", "http://x", "--ca-file", "/nowhere/ca"], "no file"),
     ],
 )
-def test_a_wrong_context_is_not_kept(own_contexts: Path, arguments: list[str], told: str) -> None:
+def test_a_wrong_context_is_not_kept(
+    own_contexts: Path, arguments: list[str], message: str
+) -> None:
     result = ran("context", "add", *arguments)
-    assert result.exit_code == exits.USAGE and told in result.stderr
+    assert result.exit_code == exits.USAGE and message in result.stderr
     assert not own_contexts.exists()
 
 
@@ -162,8 +164,8 @@ def test_a_token_over_plain_http_to_another_machine_is_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "CONNECT_SECONDS", 0.05)
-    told = ran("ls", "--server", "http://192.0.2.1:1", POLYNYA_TOKEN="abc", NO_PROXY="*")
-    assert "unencrypted" in told.stderr
+    result = ran("ls", "--server", "http://192.0.2.1:1", POLYNYA_TOKEN="abc", NO_PROXY="*")
+    assert "unencrypted" in result.stderr
 
 
 def test_no_certificates_are_loaded_for_http_on_this_machine() -> None:

@@ -48,9 +48,9 @@ def test_json_has_the_bill_by_the_given_prices(tmp_path: Path) -> None:
     file = tmp_path / "ours.toml"
     file.write_text('currency = "EUR"\nput_per_1000 = 1\nget_per_1000 = 1\nzone_gb = 0')
     result, _ = ran("--json", "--prices", str(file))
-    told = json.loads(result.stdout)
-    assert told["bill"]["currency"] == "EUR" and told["bill"]["totals"]["measured"] == 2.0
-    assert told["nodes"][0]["usage"]["store"]["flush"]["put"] == 2000
+    output = json.loads(result.stdout)
+    assert output["bill"]["currency"] == "EUR" and output["bill"]["totals"]["measured"] == 2.0
+    assert output["nodes"][0]["usage"]["store"]["flush"]["put"] == 2000
 
 
 def test_the_default_prices_are_printed_and_can_be_passed_back(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def nodes_in(folder: Path, count: int = 3) -> list[DevNode]:
     ]
 
 
-def places(config: Config) -> tuple[str | None, int | None, str, str, str]:
+def listen_addresses(config: Config) -> tuple[str | None, int | None, str, str, str]:
     kafka = config.kafka
     return (
         *(kafka.listen, kafka.direct, kafka.advertised),
@@ -41,7 +41,7 @@ def test_each_node_gets_its_own_port_of_every_address(tmp_path: Path) -> None:
     values = with_addresses(plain_values(**flags, admin_listen="127.0.0.1:8000"), environment)
     nodes = nodes_in(tmp_path)
     _lay_out(nodes, tmp_path, Laid(1, _flags(values), 3, objects=True), values)
-    assert [places(_config(node, values)) for node in nodes] == [
+    assert [listen_addresses(_config(node, values)) for node in nodes] == [
         ("127.0.0.1:19092", 20000, "kafka.example:9092", "[::1]:7000", "127.0.0.1:8000"),
         ("127.0.0.1:19102", 20010, "kafka.example:9102", "[::1]:7010", "127.0.0.1:8010"),
         ("127.0.0.1:19112", 20020, "kafka.example:9112", "[::1]:7020", "127.0.0.1:8020"),
@@ -98,8 +98,8 @@ def test_start_sh_starts_a_node_with_the_variables_that_it_had(
     assert script.stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "cluster.json").stat().st_mode & 0o777 == 0o600
     shell = {"PATH": os.environ["PATH"], "POLYNYA_CORES": "7", "AWS_REGION": "there", "KEPT": "1"}
-    told = subprocess.run([script], env=shell, capture_output=True, text=True, check=True).stdout
-    assert "POLYNYA_COLD_S3_SECRET_ACCESS_KEY=it's $HOME `id`\n two\n" in told
-    found = dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
+    output = subprocess.run([script], env=shell, capture_output=True, text=True, check=True).stdout
+    assert "POLYNYA_COLD_S3_SECRET_ACCESS_KEY=it's $HOME `id`\n two\n" in output
+    found = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     names = {name for name in found if name.startswith(("POLYNYA_", "AWS_"))}
     assert (names, found["AWS_REGION"], found["KEPT"]) == (set(had), "here", "1")

@@ -36,8 +36,8 @@ def ran(*arguments: str, **variables: str) -> Result:
 
 def findings(*arguments: str, **variables: str) -> dict[str, Finding]:
     """Return the findings by name; the last of each name."""
-    told = [json.loads(line) for line in ran("--json", *arguments, **variables).stdout.splitlines()]
-    return {row["name"]: Finding(**row) for row in told}
+    rows = [json.loads(line) for line in ran("--json", *arguments, **variables).stdout.splitlines()]
+    return {row["name"]: Finding(**row) for row in rows}
 
 
 @pytest.mark.process
@@ -113,13 +113,13 @@ def test_every_finding_that_is_not_well_has_a_step(tmp_path: Path) -> None:
             "none",
         )
     assert result.exit_code == exits.REFUSED
-    for told in (
+    for text in (
         "letters.txt",
         f"port {port} of 127.0.0.1 is in use",
         "all data stays in the journal",
         "Connection refused",
     ):
-        assert told in result.stdout
+        assert text in result.stdout
     assert result.stdout.count("→") == sum(
         line.startswith(STEPS) for line in result.stdout.splitlines()
     )
@@ -223,7 +223,7 @@ def test_a_folder_that_may_not_be_written_is_a_failure(
 def test_what_cannot_be_looked_at_is_a_failure_and_the_rest_goes_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def denied(place: Path) -> Finding:
+    def denied(path: Path) -> Finding:
         raise PermissionError(13, "Permission denied", str(data_dir))
 
     monkeypatch.setattr(data_dir, "_space", denied)
@@ -271,9 +271,9 @@ def test_beside_a_running_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         listen = node.url.removeprefix("http://")
         own = ["--data", str(tmp_path / "data"), "--listen", listen]
         wait_until(lambda: polynya("ls", server=node.url).code == 0, what="the node to answer")
-        told = ran("--json", *own, "--server", node.url)
-        found = {row["name"]: row for row in map(json.loads, told.stdout.splitlines())}
-        assert told.exit_code == 0, told.output
+        result = ran("--json", *own, "--server", node.url)
+        found = {row["name"]: row for row in map(json.loads, result.stdout.splitlines())}
+        assert result.exit_code == 0, result.output
         assert f"pid {node.process.pid}" in found["data folder"]["said"]
         assert (found["server"]["status"], found["health"]["status"], found["port"]["status"]) == (
             OK,

@@ -91,10 +91,10 @@ def test_interrupted_inside_a_page_it_is_complete_after_the_next_time(
         append = first._append
         left = iter(range(fails_at))
 
-        def fail(body: bytes, place: str) -> None:
+        def fail(body: bytes, sequence: str) -> None:
             if next(left, None) is None:
                 raise KeyboardInterrupt
-            append(body, place)
+            append(body, sequence)
 
         monkeypatch.setattr(first, "_append", fail)
         with pytest.raises(KeyboardInterrupt):

@@ -21,8 +21,8 @@ def test_the_reason_of_a_refused_head_is_said(monkeypatch: pytest.MonkeyPatch) -
         request = httpx.Request(method, f"http://x{path}")
         if method == "HEAD":
             return httpx.Response(404, request=request)
-        told = {"error": {"code": "NO_ROUTE", "message": "no route of an admin port"}}
-        return httpx.Response(404, json=told, request=request)
+        body = {"error": {"code": "NO_ROUTE", "message": "no route of an admin port"}}
+        return httpx.Response(404, json=body, request=request)
 
     monkeypatch.setattr(Client, "send", send)
     with Client("http://x") as client, pytest.raises(exits.Ended, match="an admin port") as ended:
@@ -33,9 +33,9 @@ def test_the_reason_of_a_refused_head_is_said(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_reason_of_a_forbidden_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def send(self: Client, method: str, path: str, **options: object) -> httpx.Response:
-        told = {"error": {"code": "FORBIDDEN", "message": "the token reads only under a/"}}
+        error = {"error": {"code": "FORBIDDEN", "message": "the token reads only under a/"}}
         request = httpx.Request(method, f"http://x{path}")
-        body = None if method == "HEAD" else told
+        body = None if method == "HEAD" else error
         return httpx.Response(403, json=body, request=request)
 
     monkeypatch.setattr(Client, "send", send)

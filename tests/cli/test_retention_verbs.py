@@ -153,8 +153,8 @@ def posted(server: Scripted) -> list[tuple[str, Any]]:
 
 def answers(port: int, *parts: object) -> list[tuple[int, dict[str, str], bytes]]:
     """Return scripted answers: the location of the admin port (this port), then `parts`."""
-    told = {"node": 1, "ports": {"admin": port}}
-    return [(200, {}, json.dumps(part).encode()) for part in (told, *parts)]
+    location = {"node": 1, "ports": {"admin": port}}
+    return [(200, {}, json.dumps(part).encode()) for part in (location, *parts)]
 
 
 def test_verify_goes_on_where_a_group_has_moved_and_says_what_could_not_be_looked_at(
@@ -212,7 +212,7 @@ def test_groups_that_could_not_be_looked_at_are_an_exit_code_of_their_own(
         )
         found = ran(server.url, "store", verb, "--json")
     assert found.exit_code == exits.UNREACHABLE, found.output
-    told = json.loads(found.stdout)
-    assert (told["groups"]["unseen"] if verb == "verify" else told["unseen"]) == [
+    output = json.loads(found.stdout)
+    assert (output["groups"]["unseen"] if verb == "verify" else output["unseen"]) == [
         {"groups": [0, 1], "why": "no leader yet"}
     ]

@@ -36,8 +36,10 @@ def ran(url: str, *arguments: str, given: str | None = None) -> Result:
     return CliRunner().invoke(cli, [*arguments], env={"POLYNYA_SERVER": url}, input=given)
 
 
-@pytest.mark.parametrize(("status", "told"), [(201, "published"), (204, "was published before")])
-def test_a_state_is_published_from_a_file_or_stdin(tmp_path: Path, status: int, told: str) -> None:
+@pytest.mark.parametrize(("status", "message"), [(201, "published"), (204, "was published before")])
+def test_a_state_is_published_from_a_file_or_stdin(
+    tmp_path: Path, status: int, message: str
+) -> None:
     file = tmp_path / "state"
     file.write_bytes(b'{"n":1}')
     with scripted((status, PLACE, b""), (status, PLACE, b"")) as server:
@@ -54,7 +56,7 @@ def test_a_state_is_published_from_a_file_or_stdin(tmp_path: Path, status: int, 
             "7",
             given="state",
         )
-    assert of_file.stderr == f"the snapshot at {AT} (7 B) {told}\n"
+    assert of_file.stderr == f"the snapshot at {AT} (7 B) {message}\n"
     assert of_stdin.exit_code == 0
     first, second = server.said
     assert (first.method, first.path, first.body) == ("PUT", f"{STREAM}/snapshot/{AT}", b'{"n":1}')

@@ -72,6 +72,6 @@ def test_the_report_is_one_object_in_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(monkeypatch, as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert told["problems"][0]["examples"][0]["offset"] == 7
-    assert (told["complete"], told["proposed"]) == (False, {"at": "epoch_millis"})
+    report = json.loads(capsys.readouterr().out)
+    assert report["problems"][0]["examples"][0]["offset"] == 7
+    assert (report["complete"], report["proposed"]) == (False, {"at": "epoch_millis"})

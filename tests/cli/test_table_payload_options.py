@@ -38,7 +38,7 @@ def test_options_with_a_schema(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "registry", "text", "message", "told"),
+    ("payload", "registry", "text", "message", "error"),
     [
         ("avro", "http://r:1", None, "", "--registry is for --payload registry"),
         ("none", "http://r:1", None, "", "--registry is for --payload registry"),
@@ -52,11 +52,11 @@ def test_options_with_a_schema(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_are_wrong(
-    tmp_path: Path, payload: str, registry: str | None, text: str | None, message: str, told: str
+    tmp_path: Path, payload: str, registry: str | None, text: str | None, message: str, error: str
 ) -> None:
     schema = None
     if text is not None:
         schema = tmp_path / "schema", message
         schema[0].write_text(text)
-    with pytest.raises(exits.Misused, match=told):
+    with pytest.raises(exits.Misused, match=error):
         payload_text(payload, registry, schema)

@@ -464,21 +464,22 @@ def test_a_table_says_which_streams_it_covers() -> None:
     }
     other = [{"name": "o", "prefix": "x"}]
     with scripted(answer(3, covered=["a", "b"], taken_by=other, taken_from=other)) as server:
-        told = ran(server.url, *asked).stderr
-    assert "it covers 3 streams now: a, b, …" in told and "starts with" not in told
-    assert "table o (prefix 'x') takes" in told and "over from table o (prefix 'x')" in told
+        output = ran(server.url, *asked).stderr
+    assert "it covers 3 streams now: a, b, …" in output and "starts with" not in output
+    assert "table o (prefix 'x') takes" in output and "over from table o (prefix 'x')" in output
     with scripted(answer(0, taken_by=other)) as server:
-        told = ran(server.url, *asked).stderr
+        output = ran(server.url, *asked).stderr
     assert (
-        "no stream under 'misspelt/' is left for this table" in told and "starts with" not in told
+        "no stream under 'misspelt/' is left for this table" in output
+        and "starts with" not in output
     )
     every = [{"name": "o", "prefix": ""}]
     with scripted(answer(0)) as server:
-        told = ran(server.url, "table", "create", "t", "--prefix", "").stderr
-    assert "warning: there is no stream yet, so" in told
+        output = ran(server.url, "table", "create", "t", "--prefix", "").stderr
+    assert "warning: there is no stream yet, so" in output
     with scripted(answer(2, covered=["a", "b"], taken_from=every)) as server:
-        told = ran(server.url, *asked).stderr
-    assert "it covers 2 streams now: a, b" in told and "from table o (every stream)," in told
+        output = ran(server.url, *asked).stderr
+    assert "it covers 2 streams now: a, b" in output and "from table o (every stream)," in output
     untyped = ran("http://127.0.0.1:1", "table", "create", "t", "--prefix", "a", "--column", "id")
     assert untyped.exit_code == exits.USAGE and "expected FIELD:TYPE" in untyped.stderr
 

@@ -63,7 +63,7 @@ async def cancelled(awaitable: Any) -> None:
         await waiting
 
 
-def told(story: Any) -> None:
+def run_story(story: Any) -> None:
     async def within() -> None:
         async with asyncio.timeout(SECONDS):
             await story
@@ -93,7 +93,7 @@ def test_what_a_cancelled_caller_waited_for_is_given_to_the_next(by: str) -> Non
         with pytest.raises(StopAsyncIteration):
             await anext(things)
 
-    told(story())
+    run_story(story())
 
 
 def test_what_came_when_nobody_waited_is_not_lost() -> None:
@@ -107,7 +107,7 @@ def test_what_came_when_nobody_waited_is_not_lost() -> None:
         assert reader.offset == "0_0"
         assert (await anext(reader)).value == 1
 
-    told(story())
+    run_story(story())
 
 
 def test_a_reader_that_is_closed_leaves_nothing_under_way() -> None:
@@ -134,7 +134,7 @@ def test_one_task_at_a_time_waits_for_a_reader() -> None:
         wire.may.release()
         assert (await first).value == 1
 
-    told(story())
+    run_story(story())
 
 
 class Failing:
@@ -185,7 +185,7 @@ def test_and_an_asynchronous_one_too(failure: Any, then: type[BaseException]) ->
             with pytest.raises(then):
                 await anext(things)
 
-    told(story())
+    run_story(story())
 
 
 def test_what_is_at_its_end_stays_there() -> None:
@@ -198,7 +198,7 @@ def test_what_is_at_its_end_stays_there() -> None:
             with pytest.raises(StopAsyncIteration):
                 await anext(feed)
 
-    told(story())
+    run_story(story())
     feed = Feed(Failing(NOT_FOUND), nothing())  # type: ignore[arg-type]
     for _ in range(2):
         with pytest.raises(StopIteration):

@@ -31,9 +31,9 @@ def test_a_client_that_is_closed_before_its_producer_does_not_leave_it_waiting()
         producer = AsyncProducer(wire, NAMES, Batching(), Retry())
         receipt = await producer.append(1)
         async with asyncio.timeout(SECONDS):
-            for told in (producer.flush(), producer.close(), receipt):
+            for pending in (producer.flush(), producer.close(), receipt):
                 with pytest.raises(ProducerFailed, match=r"the producer failed: .*closed"):
-                    await told
+                    await pending
 
     asyncio.run(story())
 
@@ -44,9 +44,9 @@ def test_nor_does_a_blocking_one():
     wire.close()
     producer = Producer(wire, NAMES, Batching(), Retry())
     receipt = producer.append(1)
-    for told in (producer.flush, producer.close, receipt.result):
+    for call in (producer.flush, producer.close, receipt.result):
         with pytest.raises(ProducerFailed, match=r"the producer failed: .*closed"):
-            told()
+            call()
 
 
 def test_a_close_that_is_cancelled_does_not_wait_for_the_server():

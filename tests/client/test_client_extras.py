@@ -132,11 +132,11 @@ def test_those_of_one_call_go_with_it_alone(server: Any) -> None:
         list(stream.with_options(**one).read())
         list(client.with_options(**one).streams())
         stream.append(2)
-    told = [
+    sent = [
         ("?trace=1" in path or "&trace=1" in path, headers["x-team"], headers["x-app"])
         for _, path, headers in server.seen
     ]
-    assert told == [(True, "blue", "a")] * 3 + [(False, "red", "a")]
+    assert sent == [(True, "blue", "a")] * 3 + [(False, "red", "a")]
 
 
 def test_closing_what_was_given_options_leaves_the_client_open(server: Any) -> None:

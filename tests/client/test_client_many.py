@@ -36,7 +36,11 @@ def data(number: int, stream: str, record: int, *, name: str = "data", value: An
 
 def records(played: Played) -> list[tuple[str, bytes, str]]:
     given: list[StreamEvent] = played.given
-    return [(each.stream, each.data, each.offset) for told in given for each in told.page.records]
+    return [
+        (each.stream, each.data, each.offset)
+        for received in given
+        for each in received.page.records
+    ]
 
 
 def query(played: Played, at: int) -> dict[str, list[str]]:
@@ -95,8 +99,8 @@ def test_a_list_ends_with_its_streams_and_other_types_are_text_and_bytes() -> No
     played = play(tail_many(ManyPosition(["t", "b", "later"]), RETRY), [OPENED, *events, more])
     assert played.ended and played.error is None
     assert [raw for _, raw, _ in records(played)] == ["zwölf".encode(), b"\x00\xff"]
-    assert [told.error for told in played.given][0].startswith("NOT_FOUND")
-    assert [told.stream for told in played.given if told.deleted] == ["b"]
+    assert [received.error for received in played.given][0].startswith("NOT_FOUND")
+    assert [received.stream for received in played.given if received.deleted] == ["b"]
 
 
 def test_refusals_and_a_server_that_does_not_come_back_end_it() -> None:
@@ -116,12 +120,12 @@ def page(cursor: int, *events: bytes, up_to_date: bool = True) -> Any:
     """The answer to a long-poll with these events, each as an event stream has it."""
     shown = []
     for each in events:
-        told, name, text = each.decode().strip().split("\n")
-        fields = {"event": name[7:], "id": told[3:]} | json.loads(text[5:])
+        id_line, name, text = each.decode().strip().split("\n")
+        fields = {"event": name[7:], "id": id_line[3:]} | json.loads(text[5:])
         shown.append(json.dumps(fields))
-    told = "true" if up_to_date else "false"
+    caught_up = "true" if up_to_date else "false"
     cursor_id = f"{'a' * 24}.{cursor:08x}"
-    body = f'{{"cursor":"{cursor_id}","upToDate":{told},"events":[{",".join(shown)}]}}'
+    body = f'{{"cursor":"{cursor_id}","upToDate":{caught_up},"events":[{",".join(shown)}]}}'
     return ok(200, body.encode(), content_type="application/json")
 
 

@@ -16,7 +16,9 @@ def ok(owner: str = "") -> tuple[int, dict[str, str]]:
     return 200, {"stream-owner": owner} if owner else {}
 
 
-def told(router: NodeRouter, owner: str, *nodes: str, via: str = A, now: float = 0.0) -> None:
+def learn_owner(
+    router: NodeRouter, owner: str, *nodes: str, via: str = A, now: float = 0.0
+) -> None:
     """An answer named an owner, and the nodes were asked for if the router wanted that."""
     if router.on_answer(via, S, ok(owner), now):
         router.met(nodes)
@@ -26,7 +28,7 @@ def told(router: NodeRouter, owner: str, *nodes: str, via: str = A, now: float =
 def test_the_owner_that_the_cluster_names_is_asked_first_and_for_its_stream_alone() -> None:
     router = NodeRouter([A], with_token=False)
     assert router.ways(S, 0) == [A]
-    told(router, B, A, B, C)
+    learn_owner(router, B, A, B, C)
     assert router.ways(f"{S}?offset=-1", 0) == [B, A, C] and router.owns(B, f"{S}/retention")
     assert router.ways(T, 0) == [A, B, C], "all that are known, one after the other"
     assert router.ways(f"{S}?offset=-1&consistency=local", 0)[0] == A, (
@@ -61,7 +63,7 @@ def test_a_hint_to_a_host_that_the_cluster_does_not_name_is_not_followed_nor_ask
     None
 ):
     router = NodeRouter([A], with_token=True)
-    told(router, "http://evil:1", A, B)
+    learn_owner(router, "http://evil:1", A, B)
     assert router.ways(S, 0) == [A, B]
     assert not router.on_answer(A, S, ok("http://evil:1"), ASK_SECONDS - 1)
     assert router.on_answer(A, S, ok("http://evil:1"), ASK_SECONDS + 1)
@@ -69,10 +71,10 @@ def test_a_hint_to_a_host_that_the_cluster_does_not_name_is_not_followed_nor_ask
 
 def test_a_node_that_is_away_comes_last_for_a_while_and_longer_each_time() -> None:
     router = NodeRouter([A, B], with_token=False)
-    told(router, B)
+    learn_owner(router, B)
     router.on_answer(B, S, None, 0.0)
     assert router.ways(S, AVOID_SECONDS - 0.1) == [A, B] and router.ways(S, AVOID_SECONDS) == [A, B]
-    told(router, B, now=10)
+    learn_owner(router, B, now=10)
     assert router.ways(S, 10.0) == [B, A]
     router.on_answer(B, S, (503, {}), 10.0)
     assert router.ways(T, 10.0 + 1.5 * AVOID_SECONDS) == [A, B], "the second time it is for longer"

@@ -48,8 +48,8 @@ def build(folder: Path) -> None:
     """Compile the tests, and pack the crate."""
     source, env = folder / "source", environment()
     command = ["cargo", "test", *PLAIN, "--lib", "--test", "node", "--no-run"]
-    told = ran([*command, "--message-format=json-render-diagnostics"], source, env)
-    for line in told.splitlines():
+    output = ran([*command, "--message-format=json-render-diagnostics"], source, env)
+    for line in output.splitlines():
         artifact = json.loads(line)
         if artifact.get("executable") and artifact["profile"]["test"]:
             shutil.copy(artifact["executable"], folder / artifact["target"]["name"])
@@ -92,8 +92,8 @@ def test_the_client_works_and_outlives_its_node(
 ) -> None:
     run(crate / "polynya", environment())
     with Guarded(tmp_path / "data", faults).serving() as guarded:
-        told = run(crate / "node", environment(**guarded.variables))
-        assert f"{NODE_TESTS} passed; 0 failed; 1 ignored" in told
+        output = run(crate / "node", environment(**guarded.variables))
+        assert f"{NODE_TESTS} passed; 0 failed; 1 ignored" in output
         count = NUMBERS if faults == Faults() else 5 * NUMBERS
         variables = guarded.variables | {"SERVER": guarded.proxy_url}
         env = environment(STREAM="survivors/numbers", COUNT=str(count), **variables)
@@ -106,8 +106,8 @@ def test_the_client_speaks_tls(crate: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Guarded(data, Faults(), "--tls-self").serving() as guarded:
         env = environment(ROOT=str(data / "tls" / "self.crt"), **guarded.variables)
-        told = ran(["cargo", "test", "--locked", "--test", "node"], crate / "source", env)
-    assert f"{NODE_TESTS} passed; 0 failed; 1 ignored" in told
+        output = ran(["cargo", "test", "--locked", "--test", "node"], crate / "source", env)
+    assert f"{NODE_TESTS} passed; 0 failed; 1 ignored" in output
 
 
 @pytest.mark.long

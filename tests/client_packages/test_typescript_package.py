@@ -64,9 +64,9 @@ def suite(name: str, package: Path, **variables: str) -> None:
         timeout=200,
         check=False,
     )
-    told = dict(re.findall(r"^# (tests|pass|skipped|todo) (\d+)$", done.stdout, re.MULTILINE))
+    summary = dict(re.findall(r"^# (tests|pass|skipped|todo) (\d+)$", done.stdout, re.MULTILINE))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert told == {
+    assert summary == {
         "tests": f"{SUITES[name]}",
         "pass": f"{SUITES[name]}",
         "skipped": "0",
@@ -84,8 +84,8 @@ def test_the_client_works_and_outlives_its_node(
     with Guarded(tmp_path / "data", faults).serving() as guarded:
         suite("node", package, **guarded.variables)
         if faults == Faults():
-            place = guarded.variables["SERVER"], guarded.variables["TOKEN"]
-            check_module("typescript", package / "user", [node()], environment(), *place)
+            arguments = guarded.variables["SERVER"], guarded.variables["TOKEN"]
+            check_module("typescript", package / "user", [node()], environment(), *arguments)
         count = NUMBERS if faults == Faults() else 5 * NUMBERS
         command = [node(), "survive.mjs", guarded.proxy_url, "survivors/numbers", str(count)]
         env = environment(TOKEN=guarded.variables["TOKEN"])

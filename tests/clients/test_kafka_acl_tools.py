@@ -223,8 +223,8 @@ def test_admin_clients_of_go_make_and_delete_them(site: Site, tmp_path: Path) ->
         capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    output = json.loads(done.stdout)
     for client, acls in (("franz", 2), ("sarama", 1)):
-        assert told[client]["Acls"] == [acls, 0]
-        assert told[client]["Users"] == told[client]["Quotas"] == [1, 0]
-        assert "do not satisfy the configured policy" in told[client]["Deny"]
+        assert output[client]["Acls"] == [acls, 0]
+        assert output[client]["Users"] == output[client]["Quotas"] == [1, 0]
+        assert "do not satisfy the configured policy" in output[client]["Deny"]

@@ -47,9 +47,9 @@ def test_java_and_librdkafka_push_what_the_tool_subscribes_to(
         node, libraries, TOOL, "--alter", "--name", "all", "--metrics", begin, "--interval", "200",
         "--match", "client_id=(java|rd)-.*",
     )  # fmt: skip
-    told = java(node, libraries, TOOL, "--describe", "--name", "all")
+    output = java(node, libraries, TOOL, "--describe", "--name", "all")
     assert {"interval.ms=200", "match=client_id=(java|rd)-.*", f"metrics={begin}"} <= {
-        line.strip() for line in told.splitlines()
+        line.strip() for line in output.splitlines()
     }
     producers = {
         name: Producer({"bootstrap.servers": node.kafka, "client.id": name, "linger.ms": 0})

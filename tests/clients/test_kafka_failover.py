@@ -82,8 +82,10 @@ def leaders(cluster: DevCluster, topic: str) -> list[int]:
     """Return the nodes that lead the partitions."""
     from confluent_kafka.admin import AdminClient
 
-    told = AdminClient({"bootstrap.servers": servers(cluster)}).list_topics(topic, timeout=SECONDS)
-    partitions = told.topics[topic].partitions
+    metadata = AdminClient({"bootstrap.servers": servers(cluster)}).list_topics(
+        topic, timeout=SECONDS
+    )
+    partitions = metadata.topics[topic].partitions
     return [partitions[number].leader // BROKERS_PER_NODE for number in sorted(partitions)]
 
 

@@ -114,11 +114,11 @@ def test_kafkajs_authenticates(node: Secured) -> None:
         topic = f"mine.js.{mechanism}"
         given = (node.kafka, topic, str(COUNT), mechanism, "shop", node.token, str(node.ca))
         command = [node_js.node(), "kafkajs.mjs", *given]
-        told = json.loads(run(command, cwd=folder, env=node_js.environment()))
-        assert told["base"] == "0"
-        assert told["high"] == str(COUNT)
-        assert topic in told["topics"]
-        assert all(each.startswith("mine") for each in told["topics"])
+        output = json.loads(run(command, cwd=folder, env=node_js.environment()))
+        assert output["base"] == "0"
+        assert output["high"] == str(COUNT)
+        assert topic in output["topics"]
+        assert all(each.startswith("mine") for each in output["topics"])
         read = node.called(
             "consume", topic, "--exit", "--json", "--server", node.url,
             POLYNYA_TOKEN=node.token, POLYNYA_CA_FILE=str(node.ca),

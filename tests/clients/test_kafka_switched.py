@@ -236,10 +236,10 @@ def check(cluster: DevCluster, folder: Path, counts: tuple[int, int], **variable
             for offset, each in enumerate(rows)
         }
         for rows in (tables.iceberg(TABLE), tables.delta(TABLE)):
-            told = [
+            stored = [
                 (row["stream"], row["offset"], *json.loads(row["value"]).values()) for row in rows
             ]
-            assert len(told) == len(wanted) and set(told) == wanted
+            assert len(stored) == len(wanted) and set(stored) == wanted
     finally:
         tables.close()
 

@@ -49,11 +49,15 @@ def test_a_foreign_client_works(suite: str, cores: int, folder: Path, tmp_path: 
             timeout=200,
             check=False,
         )
-    told = dict(re.findall(r"^# (tests|pass|fail|skipped|todo) (\d+)$", ran.stdout, re.MULTILINE))
-    assert (ran.returncode, told.get("fail")) == (0, "0"), ran.stdout + ran.stderr
-    assert (told["pass"], told["skipped"], told["todo"]) == (str(STORIES[suite]), "0", "0"), (
-        ran.stdout
+    summary = dict(
+        re.findall(r"^# (tests|pass|fail|skipped|todo) (\d+)$", ran.stdout, re.MULTILINE)
     )
+    assert (ran.returncode, summary.get("fail")) == (0, "0"), ran.stdout + ran.stderr
+    assert (summary["pass"], summary["skipped"], summary["todo"]) == (
+        str(STORIES[suite]),
+        "0",
+        "0",
+    ), ran.stdout
 
 
 class Script:

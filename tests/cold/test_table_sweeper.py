@@ -103,7 +103,7 @@ class World:
         plan = self.lake.coordinator.plan("flights")
         assert plan is not None
 
-        def progress(step: str, told: str) -> None:
+        def progress(step: str, message: str) -> None:
             if step == die_at:
                 raise Died
 
@@ -122,7 +122,7 @@ class World:
     def merge(self, die_at: str = "") -> None:
         """Merge all small files; with `die_at` the driver is killed there."""
 
-        def progress(step: str, told: str) -> None:
+        def progress(step: str, message: str) -> None:
             if step == die_at:
                 raise Died
 
@@ -136,7 +136,7 @@ class World:
     def rebuild(self, die_at: str = "") -> None:
         """Write the table to a new folder; with `die_at` the driver is killed there."""
 
-        def progress(step: str, told: str) -> None:
+        def progress(step: str, message: str) -> None:
             if step == die_at:
                 raise Died
 

@@ -37,11 +37,11 @@ def test_every_expectation_has_a_place_or_a_reason() -> None:
         assert any(word in row[0] for row in missing), f"'{word}' is named as not there"
 
 
-@pytest.mark.parametrize("place", sorted({*re.findall(r"`(#/\w+)", str(EXPECTED))}))
-def test_the_pages_are_in_the_console(place: str) -> None:
+@pytest.mark.parametrize("route", sorted({*re.findall(r"`(#/\w+)", str(EXPECTED))}))
+def test_the_pages_are_in_the_console(route: str) -> None:
     pages = re.search(r"const PAGES = \{ (.*?) \};", (STATIC / "main.js").read_text("utf-8"))
-    assert pages is not None and place.removeprefix("#/") in pages[1].split(", ")
-    assert (STATIC / f"{place.removeprefix('#/')}.js").is_file()
+    assert pages is not None and route.removeprefix("#/") in pages[1].split(", ")
+    assert (STATIC / f"{route.removeprefix('#/')}.js").is_file()
 
 
 @pytest.mark.parametrize("path", sorted({*re.findall(r"`(/[\w/]+)", str(EXPECTED))}))

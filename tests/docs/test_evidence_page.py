@@ -88,7 +88,7 @@ def test_what_is_wrong_is_not_hidden() -> None:
         "| swarm 9 | c | d Fix | passes |",
     ):
         assert line in page
-    for more, briefly, told in (
+    for more, briefly, detail in (
         ({"chaos": [chaos("lost: w.1.0")]}, "lost: w.1.0", "| 1 |"),
         ({"mutants": [Mutant("raft", "votes twice", "")]}, "| 0 caught |", "**survives**"),
         ({"simulation": Simulation(failed=[7])}, "failed: swarm 7**", "failed: swarm 7**"),
@@ -97,7 +97,7 @@ def test_what_is_wrong_is_not_hidden() -> None:
         ({"upgrades": [Upgraded(revision="a", wrong=["lost"])]}, "| lost |", "Problems: lost"),
     ):
         results = msgspec.structs.replace(fine, **more)
-        assert results.wrong and briefly in written(results) and told in appendix(results)
+        assert results.wrong and briefly in written(results) and detail in appendix(results)
 
 
 def test_a_seed_that_failed_is_named_with_its_repair() -> None:

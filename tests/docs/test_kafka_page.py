@@ -110,10 +110,10 @@ def test_the_java_tools_write_and_read(reader: Reader, libraries: Path) -> None:
         script = scripts / f"kafka-{name}.sh"
         script.write_text(f'#!/bin/sh\nexec java -Xmx256m -cp "{libraries}/*" {tool} "$@"\n')
         script.chmod(0o755)
-    told = reader.run("bash", "-ec", reader.block("**Java console tools**", "sh"))
+    output = reader.run("bash", "-ec", reader.block("**Java console tools**", "sh"))
     # the other blocks of the page write to the same topic
-    found = re.search(r"tools +orders +\d+ +1 +(\d+) +(\d+)", told)
-    assert found and int(found[1]) == int(found[2]) + 1, told
+    found = re.search(r"tools +orders +\d+ +1 +(\d+) +(\d+)", output)
+    assert found and int(found[1]) == int(found[2]) + 1, output
 
 
 @pytest.mark.process
@@ -140,8 +140,8 @@ def test_franz_go_writes_and_reads(reader: Reader) -> None:
 
 @pytest.mark.process
 def test_the_shell_produces_and_consumes(reader: Reader) -> None:
-    told = reader.run("bash", "-ec", reader.block("## Produce and consume from the shell", "sh"))
-    lines = told.splitlines()
+    output = reader.run("bash", "-ec", reader.block("## Produce and consume from the shell", "sh"))
+    lines = output.splitlines()
     assert 'shop-1 {"item": 7}' in lines
     assert "b 2" in lines
     assert '"key":"b","headers":[],"value":"2"' in lines[-1]
@@ -149,16 +149,16 @@ def test_the_shell_produces_and_consumes(reader: Reader) -> None:
 
 @pytest.mark.process
 def test_a_stream_is_adopted_as_the_page_says(reader: Reader) -> None:
-    told = reader.run("bash", "-ec", reader.block("### Adopt streams", "sh")).splitlines()
-    assert told[:2] == ['{"item": 7}', '{"item": 8}']
-    assert [json.loads(line)["key"] for line in told[2:]] == [None, "a"]
+    lines = reader.run("bash", "-ec", reader.block("### Adopt streams", "sh")).splitlines()
+    assert lines[:2] == ['{"item": 7}', '{"item": 8}']
+    assert [json.loads(line)["key"] for line in lines[2:]] == [None, "a"]
 
 
 def test_the_table_of_keys_is_that_of_the_front() -> None:
     table = PAGE.partition("## Keys and versions")[2].partition("\n## ")[0]
-    told = re.findall(r"^\| (\d+) \| (\w+) \| (\S+) \|", table, re.MULTILINE)
+    documented = re.findall(r"^\| (\d+) \| (\w+) \| (\S+) \|", table, re.MULTILINE)
     served = sorted(APIS.values(), key=lambda api: api.key)
-    assert told == [(str(api.key), api.name, _spelled(api.versions)) for api in served]
+    assert documented == [(str(api.key), api.name, _spelled(api.versions)) for api in served]
 
 
 def test_each_client_that_works_is_named_with_its_test() -> None:

@@ -95,8 +95,8 @@ def test_each_benchmark_is_named_on_a_page() -> None:
 )
 def test_no_text_promises_a_published_package(part: str) -> None:
     """The texts install from the checkout."""
-    place = ROOT / part
-    files = [place] if place.is_file() else [each for each in place.rglob("*") if each.is_file()]
+    path = ROOT / part
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
     found = [
         f"{file.relative_to(ROOT)}: {line.strip()}"
         for file in files

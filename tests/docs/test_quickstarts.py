@@ -146,9 +146,9 @@ def test_sql_duckdb_and_spark(reader: Reader, jars: tuple[str, str]) -> None:
         reader.run("bash", "-ec", reader.here(command))
     assert reader.run("bash", "-ec", reader.here(follow)) == '{"item": "ice", "price": 2.5}'
     assert f"\n{sync}\n" in SECTIONS["SQL"]
-    (told,) = reader.shell("SQL")
+    (output,) = reader.shell("SQL")
     assert re.search(r"ice\s+2\.5\s+0\n", reader.run("bash", "-ec", reader.here(query)))
-    assert re.search(r"ice\s+5\.0\n.*salt\s+1\.0", told), told
+    assert re.search(r"ice\s+5\.0\n.*salt\s+1\.0", output), output
     (duck,) = reader.blocks("DuckDB", "python")
     (spark,) = reader.blocks("Spark", "python")
     paths, why = jars

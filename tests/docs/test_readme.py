@@ -53,7 +53,7 @@ def settings(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def place() -> Iterator[tuple[int, int]]:
+def ports() -> Iterator[tuple[int, int]]:
     """Ports for HTTP and Kafka."""
     with ports_in_a_row(30) as port:
         yield port, free_ports(1)[0]
@@ -72,13 +72,13 @@ def script(commands: list[str], port: int, kafka: int) -> str:
 
 
 def test_the_readme_can_be_pasted_from_top_to_bottom(
-    tmp_path: Path, settings: dict[str, str], place: tuple[int, int]
+    tmp_path: Path, settings: dict[str, str], ports: tuple[int, int]
 ) -> None:
     assert {kind for kind, _ in BLOCKS} == {"sh"}, "a block of another kind cannot be pasted"
     (install, _), *rest = steps()
     assert install.startswith(f"{INSTALL} "), "the session begins with what it needs"
     assert len(rest) >= 30 and not re.search(r"kcat|docker|sudo", str(rest))
-    port, kafka = place
+    port, kafka = ports
     settings["POLYNYA_SERVER"] = f"http://127.0.0.1:{port}"
     session = subprocess.Popen(
         ["bash", "-c", script([command for command, _ in rest], port, kafka)],
@@ -94,9 +94,9 @@ def test_the_readme_can_be_pasted_from_top_to_bottom(
     finally:
         with suppress(ProcessLookupError):
             os.killpg(session.pid, signal.SIGKILL)
-    told = re.split(rf"\n{MARK} (\d+) (\d+)\n", printed)
-    assert len(told) == 3 * len(rest) + 1, f"{printed}{said}"
-    for (command, output), shown, status in zip(rest, told[::3], told[2::3], strict=False):
+    parts = re.split(rf"\n{MARK} (\d+) (\d+)\n", printed)
+    assert len(parts) == 3 * len(rest) + 1, f"{printed}{said}"
+    for (command, output), shown, status in zip(rest, parts[::3], parts[2::3], strict=False):
         assert status == "0", f"{command}\n{printed}{said}"
         if output:
             assert shown.strip() == output.strip(), f"{command}\n{printed}{said}"

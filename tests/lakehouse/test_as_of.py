@@ -31,7 +31,7 @@ def job(lake: Lake, *records: bytes) -> tuple[str, int]:
     return str(made.snapshot_id), made.timestamp_ms
 
 
-def told(lake: Lake, statement: str, as_of: str) -> Any:
+def first_value(lake: Lake, statement: str, as_of: str) -> Any:
     return query(lake.coordinator.tables(), statement, as_of=as_of).rows[0][0]
 
 
@@ -47,17 +47,18 @@ def test_rows_and_dead_letters_are_as_they_were(tmp_path: Path) -> None:
     second, at = job(lake, b'{"n":2}', b"no json")
     third, _ = job(lake, b'{"n":3,"more":1}')
     found = {
-        each: (told(lake, COUNT, each), told(lake, DEAD, each)) for each in (first, second, third)
+        each: (first_value(lake, COUNT, each), first_value(lake, DEAD, each))
+        for each in (first, second, third)
     }
     assert found == {first: (1, 0), second: (3, 1), third: (4, 1)}
     moment = datetime.fromtimestamp(at / 1000, UTC)
     for text in (moment.isoformat(), moment.replace(tzinfo=None).isoformat(" ")):
-        assert told(lake, COUNT, text) >= 3
+        assert first_value(lake, COUNT, text) >= 3
     near = datetime.now(UTC) + timedelta(seconds=5)
-    assert told(lake, COUNT, near.isoformat()) == 4, "the clocks of two machines differ"
-    assert told(lake, "select max(n) from flights", second) == 2
+    assert first_value(lake, COUNT, near.isoformat()) == 4, "the clocks of two machines differ"
+    assert first_value(lake, "select max(n) from flights", second) == 2
     with pytest.raises(BadQuery, match="more"):
-        told(lake, "select more from flights", second)
+        first_value(lake, "select more from flights", second)
 
 
 def test_a_state_that_is_not_kept_is_refused_with_the_first_that_is(tmp_path: Path) -> None:
@@ -66,9 +67,9 @@ def test_a_state_that_is_not_kept_is_refused_with_the_first_that_is(tmp_path: Pa
     before = datetime.fromtimestamp(at / 1000, UTC) - timedelta(days=1)
     for as_of in (before.isoformat(), "123456789012"):
         with pytest.raises(BadQuery, match="the first one that is kept is of 20"):
-            told(lake, COUNT, as_of)
+            first_value(lake, COUNT, as_of)
     with pytest.raises(BadQuery, match=r"'yesterday' is no time .* its tags: none"):
-        told(lake, COUNT, "yesterday")
+        first_value(lake, COUNT, "yesterday")
 
 
 @pytest.mark.parametrize("as_of", ["2999-01-01", "2999-01-01T02:00:00+02:00"])
@@ -77,9 +78,9 @@ def test_a_time_in_the_future_is_refused(tmp_path: Path, as_of: str) -> None:
     first, _ = job(lake, b'{"n":1}')
     expected = r"is in the future: it is 2999-01-01 00:00:00 in UTC, and now is 20\d\d-"
     with pytest.raises(BadQuery, match=expected):
-        told(lake, COUNT, as_of)
+        first_value(lake, COUNT, as_of)
     tagged(lake, "2999-01-01", first)
-    assert told(lake, COUNT, "2999-01-01") == 1, "a tag of that name is no time"
+    assert first_value(lake, COUNT, "2999-01-01") == 1, "a tag of that name is no time"
 
 
 def test_a_tag_is_read_after_a_rebuild_also_within_bounds(tmp_path: Path) -> None:
@@ -89,7 +90,11 @@ def test_a_tag_is_read_after_a_rebuild_also_within_bounds(tmp_path: Path) -> Non
     job(lake, b'{"n":2}')
     rebuild(lake.coordinator, "flights", lambda: lake.runner, quiet, Redefined())
     job(lake, b'{"n":3}')
-    assert (told(lake, COUNT, "audit"), told(lake, DEAD, "audit"), told(lake, COUNT, "")) == (
+    assert (
+        first_value(lake, COUNT, "audit"),
+        first_value(lake, DEAD, "audit"),
+        first_value(lake, COUNT, ""),
+    ) == (
         2,
         1,
         4,
@@ -99,7 +104,7 @@ def test_a_tag_is_read_after_a_rebuild_also_within_bounds(tmp_path: Path) -> Non
         with ask(lake.coordinator.tables(), statement, {}, bounds, as_of="audit") as found:
             assert [row for block in found.blocks for row in block] == [(rows,)]
     with pytest.raises(BadQuery, match="its tags: audit"):
-        told(lake, COUNT, "other")
+        first_value(lake, COUNT, "other")
 
 
 def test_a_delta_version_is_found_by_its_job(tmp_path: Path) -> None:

@@ -118,9 +118,9 @@ def test_spark_reads_declared_types_in_both_formats(tmp_path: Path, jars: tuple[
     if not jars[0]:
         missing(jars[1])
     spark, lake = shared_runner().session, filled(tmp_path)
-    place = lake.blobs.uri(f"{lake.coordinator.table.location}/main")
+    delta_uri = lake.blobs.uri(f"{lake.coordinator.table.location}/main")
     names = [name for name, _ in COLUMNS]
-    for form, path in (("iceberg", lake.coordinator.table.iceberg), ("delta", place)):
+    for form, path in (("iceberg", lake.coordinator.table.iceberg), ("delta", delta_uri)):
         found = spark.read.format(form).load(path).orderBy("offset").select(*names).collect()
         first = found[0].asDict()
         assert first.pop("at").timestamp() == AT.timestamp(), form

@@ -18,7 +18,7 @@ from polynya.lakehouse.server.coordinator import Checked, StreamRanges
 ID = "0190163d-8694-739b-aea5-966c26f8ad91"
 
 
-class Places:
+class RangesOnly:
     """A coordinator that knows where records lie, and refuses everything else."""
 
     def __init__(self, lake: Lake) -> None:
@@ -38,8 +38,8 @@ class Places:
 def checked(lake: Lake, *columns: tuple[str, str], records: int = 1000) -> Report:
     table = msgspec.structs.replace(lake.coordinator.table, columns=list(columns))
     asked = Checked(table, lake.coordinator.store, sorted(lake.source.tails))
-    places: Any = Places(lake)
-    return check(places, asked, records, lambda done, total: None, lake.blobs)
+    coordinator: Any = RangesOnly(lake)
+    return check(coordinator, asked, records, lambda done, total: None, lake.blobs)
 
 
 def test_each_column_tells_what_fits_and_what_would_be_a_dead_letter(tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ def lake(s3_server: S3Server, proxy: S3FaultProxy, monkeypatch: pytest.MonkeyPat
 
 
 def delta(lake: Lake, where: Any) -> int:
-    place = lake.blobs.uri(f"{lake.coordinator.table.location}/main")
-    table = DeltaTable(place, storage_options=lake.blobs.storage_options())
+    uri = lake.blobs.uri(f"{lake.coordinator.table.location}/main")
+    table = DeltaTable(uri, storage_options=lake.blobs.storage_options())
     return table.to_pyarrow_dataset().to_table(filter=where).num_rows
 
 

@@ -117,8 +117,8 @@ def deaths(steps: tuple[str, ...], *names: str) -> Iterator[tuple[str, str]]:
 
 
 def dying(name: str, step: str) -> Any:
-    def progress(done: str, told: str) -> None:
-        if done == step and told.startswith(f"'{name}'"):
+    def progress(done: str, message: str) -> None:
+        if done == step and message.startswith(f"'{name}'"):
             raise Killed(step)
 
     return progress
@@ -190,9 +190,9 @@ def test_rows_that_cannot_be_told_from_others_are_all_taken_again(
         compact(first.coordinator, [], lambda: runner, quiet)
     gone = load_result(first.blobs, first.coordinator.table.result).parts["main"].previous_result
     (tmp_path / "store" / gone).unlink()
-    told = list[str]()
-    chain.sync(progress=lambda step, said: told.append(said))
-    assert any("the transform of all 4 rows of 'first'" in each for each in told), told
+    messages = list[str]()
+    chain.sync(progress=lambda step, said: messages.append(said))
+    assert any("the transform of all 4 rows of 'first'" in each for each in messages), messages
     assert chain.rows("second") == [{"item": "a", "orders": 3}, {"item": "b", "orders": 1}]
     # merged and swept files
     chain.append("c")

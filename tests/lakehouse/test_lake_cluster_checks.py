@@ -84,7 +84,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("master", "settings", "told"),
+    ("master", "settings", "message"),
     [
         ("mesos://127.0.0.1:5050", {}, "is no Spark master; expected local"),
         ("spark://127.0.0.1", {}, "names no host and port"),
@@ -98,9 +98,9 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     ],
 )
 def test_a_master_or_setting_that_cannot_work_is_named(
-    bare: dict[str, str], master: str, settings: dict[str, str], told: str
+    bare: dict[str, str], master: str, settings: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         check_master(master, settings, bare)
 
 

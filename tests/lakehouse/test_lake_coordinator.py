@@ -92,8 +92,8 @@ def test_a_worker_takes_extends_and_releases_the_lease_of_a_table() -> None:
         if verb == "lease":  # the server of the release before knows none
             return httpx.Response(404, json={"error": {"code": "NO_ROUTE", "message": "none"}})
         if request.url.path.split("/")[-2] == "held":
-            told = {"code": "TABLE_LEASED", "message": "another worker syncs the table"}
-            return httpx.Response(409, json={"error": told})
+            error = {"code": "TABLE_LEASED", "message": "another worker syncs the table"}
+            return httpx.Response(409, json={"error": error})
         return httpx.Response(200, json=plan)
 
     transport = httpx.MockTransport(answer)

@@ -44,7 +44,7 @@ def drive(lake: Lake, progress: Any = quiet) -> None:
 
 
 def killed_after(step: str) -> Any:
-    def progress(done: str, told: str) -> None:
+    def progress(done: str, message: str) -> None:
         if done == step:
             raise Killed(step)
 
@@ -186,7 +186,7 @@ def test_a_late_driver_changes_nothing(lake: Lake) -> None:
     assert late is not None
     sleeping = []
 
-    def asleep(step: str, told: str) -> None:
+    def asleep(step: str, message: str) -> None:
         if step == "staged-dlq" and not sleeping:
             sleeping.append(step)
             drive(lake)
@@ -207,7 +207,7 @@ def test_two_at_once(lake: Lake) -> None:
         faults: list[BaseException] = []
         together = threading.Barrier(2)
 
-        def in_step(step: str, told: str, together: threading.Barrier = together) -> None:
+        def in_step(step: str, message: str, together: threading.Barrier = together) -> None:
             if step in ("planned", "staged-dlq"):
                 together.wait(60)
 

@@ -92,7 +92,7 @@ def test_a_query_derives_each_record_once(lake: Lake, runner: Any) -> None:
     "step", every_nth(["plan-object", "result-object", "staged-dlq", "pointer"], 2)
 )
 def test_a_driver_dies_after_a_step_of_a_derivation(lake: Lake, runner: Any, step: str) -> None:
-    def progress(done: str, told: str) -> None:
+    def progress(done: str, message: str) -> None:
         if done == step:
             raise Killed(step)
 
@@ -191,7 +191,7 @@ def test_tables_share_a_session_side_by_side(
     module.wait = wait  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "slow_transform", module)
 
-    def told(step: str, said: str) -> None:
+    def progress(step: str, said: str) -> None:
         if {"t1", "t3"} <= {
             name for name, lake in many.lakes.items() if lake.coordinator.table.job
         }:
@@ -212,7 +212,7 @@ def test_tables_share_a_session_side_by_side(
 
     monkeypatch.setattr(session, "_share_fairly", shared)
     with pytest.raises(TablesFailed, match="t2") as failed:
-        compact(many, [], Pooled, told, at_once=4)  # type: ignore[arg-type]
+        compact(many, [], Pooled, progress, at_once=4)  # type: ignore[arg-type]
     assert list(failed.value.faults) == ["t2"], failed.value
     assert pools == {f"t{number}": f"7{number}" for number in range(4)}
     assert many.lakes["t0"].iceberg()["n"].to_pylist() == [1]

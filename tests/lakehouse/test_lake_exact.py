@@ -56,7 +56,7 @@ def built(lake: Lake, rows: list[dict[str, Any]], stream: str = "files") -> list
         lake.coordinator,
         [],
         lambda: lake.runner,
-        lambda step, told: said.append(told) if step == "columns" else None,
+        lambda step, message: said.append(message) if step == "columns" else None,
     )
     return said
 
@@ -134,7 +134,7 @@ def test_the_majority_is_that_of_all_streams_of_the_sample(lake: Lake) -> None:
         "b",
         [json.dumps({"id": row["size"]}).encode() for row in files()[:300] if row["size"] != ""],
     )
-    compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
+    compact(lake.coordinator, [], lambda: lake.runner, lambda step, message: None)
     types = {field.name: field.type for field in lake.iceberg().schema}
     assert (types["id"], types["id__string"]) == (pa.int64(), pa.string())
 

@@ -44,9 +44,9 @@ def test_a_job_copies_the_metadata_a_few_times_and_old_snapshots_expire(
     lake.check_exactly_once()
     assert max(costs[1:]) <= COPIES_MAX, costs
     assert max(snapshots) <= 2 + 4, snapshots
-    place = lake.blobs.uri("tables/7001/main").removeprefix("file://")
-    checkpoints = list(Path(place, "_delta_log").glob("*.checkpoint*.parquet"))
-    assert checkpoints and DeltaTable(place).version() == 13
+    folder = lake.blobs.uri("tables/7001/main").removeprefix("file://")
+    checkpoints = list(Path(folder, "_delta_log").glob("*.checkpoint*.parquet"))
+    assert checkpoints and DeltaTable(folder).version() == 13
 
 
 def test_a_job_syncs_the_files_of_the_delta_log_once(

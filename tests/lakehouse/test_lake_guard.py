@@ -28,7 +28,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> list[TableRef]:
     lake.source.append(
         "air/ua", [b'{"n":1,"at":"2013-01-01T10:00:00Z","big":9007199254740993}', b"17"]
     )
-    compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
+    compact(lake.coordinator, [], lambda: lake.runner, lambda step, message: None)
     return lake.coordinator.tables()
 
 
@@ -195,14 +195,14 @@ def in_process(tables: list[TableRef], sql: str, **more: Any) -> tuple[int, dict
 
 @pytest.mark.process
 def test_the_process_answers(tables: list[TableRef]) -> None:
-    code, told = in_process(
+    code, answer = in_process(
         tables,
         'select n, "at", big, value, 1.5::decimal(4, 2) as d, map {1: 2} as m from flights order '
         'by "offset"',
     )
-    assert (code, told["kind"], told["truncated"]) == (0, "answer", False)
-    assert [column["name"] for column in told["columns"]] == ["n", "at", "big", "value", "d", "m"]
-    assert told["rows"][0] == [
+    assert (code, answer["kind"], answer["truncated"]) == (0, "answer", False)
+    assert [column["name"] for column in answer["columns"]] == ["n", "at", "big", "value", "d", "m"]
+    assert answer["rows"][0] == [
         1,
         "2013-01-01T10:00:00Z",
         9007199254740993,
@@ -214,20 +214,20 @@ def test_the_process_answers(tables: list[TableRef]) -> None:
 
 @pytest.mark.process
 def test_an_answer_is_cut_at_its_rows_and_bytes(tables: list[TableRef]) -> None:
-    _, told = in_process(tables, "from range(4)")
-    assert (told["rows"], told["truncated"]) == ([[0], [1], [2]], True)
-    _, told = in_process(tables, "from range(3)")
-    assert (told["rows"], told["truncated"]) == ([[0], [1], [2]], False)
-    _, told = in_process(tables, "select repeat('x', 400_000) from range(3)")
-    assert (len(told["rows"]), told["truncated"]) == (2, True)
-    _, told = in_process(tables, "select repeat('x', 2_000_000)")
-    assert told["code"] == "SQL_INVALID" and "one row" in told["message"]
+    _, answer = in_process(tables, "from range(4)")
+    assert (answer["rows"], answer["truncated"]) == ([[0], [1], [2]], True)
+    _, answer = in_process(tables, "from range(3)")
+    assert (answer["rows"], answer["truncated"]) == ([[0], [1], [2]], False)
+    _, answer = in_process(tables, "select repeat('x', 400_000) from range(3)")
+    assert (len(answer["rows"]), answer["truncated"]) == (2, True)
+    _, answer = in_process(tables, "select repeat('x', 2_000_000)")
+    assert answer["code"] == "SQL_INVALID" and "one row" in answer["message"]
 
 
 @pytest.mark.process
 def test_memory_is_bounded(tables: list[TableRef]) -> None:
-    code, told = in_process(tables, "select list(i) from range(100_000_000) as t(i)")
-    assert (code, told["code"]) == (0, "SQL_TOO_LARGE")
+    code, answer = in_process(tables, "select list(i) from range(100_000_000) as t(i)")
+    assert (code, answer["code"]) == (0, "SQL_TOO_LARGE")
 
 
 @pytest.mark.process

@@ -205,7 +205,7 @@ NESTED = [
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> dict[str, str]:
+def folders(tmp_path: Path) -> dict[str, str]:
     """Create a readable folder and a forbidden one, and a link from the first into the second."""
     for name in ("in", "out"):
         (tmp_path / name).mkdir()
@@ -233,9 +233,9 @@ def test_there_are_a_hundred() -> None:
 
 
 @pytest.mark.parametrize("statement", [*FILES, *ACTS, *CATALOG, *SCOPES])
-def test_the_first_layer_refuses(statement: str, places: dict[str, str]) -> None:
+def test_the_first_layer_refuses(statement: str, folders: dict[str, str]) -> None:
     with pytest.raises(BadQuery):
-        ask_the_tree(statement.format(**places))
+        ask_the_tree(statement.format(**folders))
 
 
 @pytest.mark.parametrize("statement", HONEST)
@@ -247,18 +247,18 @@ def test_the_first_layer_lets_a_scoped_name_pass_and_duckdb_answers(statement: s
 
 
 @pytest.mark.parametrize("statement", every_nth([*FILES, *ACTS], 3))
-def test_the_second_layer_alone_gives_nothing_away(statement: str, places: dict[str, str]) -> None:
+def test_the_second_layer_alone_gives_nothing_away(statement: str, folders: dict[str, str]) -> None:
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
     connection.execute("create table flights as select 1 as n")
-    lock(connection, [places["inside"] + "/"], Bounds(MEMORY))
+    lock(connection, [folders["inside"] + "/"], Bounds(MEMORY))
     try:
-        told = str(connection.execute(statement.format(**places)).fetchall())
+        output = str(connection.execute(statement.format(**folders)).fetchall())
     except duckdb.Error as fault:
-        told = str(fault)
+        output = str(fault)
     finally:
         connection.close()
-    assert SECRET not in told
-    assert sorted(os.listdir(places["outside"])) == ["secret.csv"]
+    assert SECRET not in output
+    assert sorted(os.listdir(folders["outside"])) == ["secret.csv"]
 
 
 # The kernel counts the memory of a process's parent as its own until it executes: a small parent.
@@ -306,15 +306,15 @@ def in_process(sql: str, seconds: float) -> tuple[int, dict[str, Any], float, in
     ids=[*range(len(ENDLESS)), *(f"nested-{number}" for number in range(len(NESTED)))],
 )
 def test_an_endless_question_ends_in_bounded_time_and_memory(sql: str) -> None:
-    code, told, seconds, peak = in_process(sql, 1.5)
+    code, answer, seconds, peak = in_process(sql, 1.5)
     assert seconds < 1.5 + 5.0
     assert peak < 2 * MEMORY + DATA_BYTES_EXTRA
-    if not told:
+    if not answer:
         assert code < 0 or code == NO_MEMORY_TO_LINK, "ended when its time or memory was over"
-    elif told["kind"] == "refused":
-        assert told["code"] in ("SQL_TOO_LARGE", "SQL_INVALID")
+    elif answer["kind"] == "refused":
+        assert answer["code"] in ("SQL_TOO_LARGE", "SQL_INVALID")
     else:
-        assert told["truncated"] and len(told["rows"]) <= 100
+        assert answer["truncated"] and len(answer["rows"]) <= 100
 
 
 @pytest.mark.process
@@ -326,13 +326,13 @@ def test_an_endless_question_ends_in_bounded_time_and_memory(sql: str) -> None:
     ],
 )
 def test_a_value_that_python_cannot_hold_is_told_as_such(sql: str) -> None:
-    _, told, _, _ = in_process(sql, 20.0)
-    assert told["code"] == "SQL_INVALID" and "cannot represent" in told["message"]
+    _, answer, _, _ = in_process(sql, 20.0)
+    assert answer["code"] == "SQL_INVALID" and "cannot represent" in answer["message"]
 
 
 @pytest.mark.process
 def test_memory_that_duckdb_does_not_count_is_bounded_too() -> None:
     """A long text is no block of DuckDB's buffer manager, which `memory_limit` is about."""
-    _, told, _, peak = in_process("select length(repeat(repeat('x', 1_000_000), 1_000))", 20.0)
-    assert (told.get("kind"), told.get("code")) == ("refused", "SQL_TOO_LARGE")
+    _, answer, _, peak = in_process("select length(repeat(repeat('x', 1_000_000), 1_000))", 20.0)
+    assert (answer.get("kind"), answer.get("code")) == ("refused", "SQL_TOO_LARGE")
     assert peak < 2 * MEMORY + DATA_BYTES_EXTRA

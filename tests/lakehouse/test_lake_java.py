@@ -37,7 +37,7 @@ def test_a_system_java_of_17_is_taken_behind_the_shim(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "17.0.1")))
     home = java.find_java_home()
-    told = subprocess.run(
+    result = subprocess.run(
         [
             os.path.join(home, "bin", "java"),
             "-x",
@@ -48,7 +48,7 @@ def test_a_system_java_of_17_is_taken_behind_the_shim(
         text=True,
         check=True,
     )
-    assert told.stdout == "-x Main class\n"
+    assert result.stdout == "-x Main class\n"
     monkeypatch.setenv("JAVA_HOME", home)
     assert java.find_java_home() == home
 
@@ -71,11 +71,11 @@ def test_without_any_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.process
 def test_the_java_of_the_package_starts_where_there_is_no_other() -> None:
     home = java.find_java_home()
-    told = subprocess.run(
+    result = subprocess.run(
         [os.path.join(home, "bin", "java"), "-version"],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert told.returncode == 0 and "version" in told.stderr
+    assert result.returncode == 0 and "version" in result.stderr

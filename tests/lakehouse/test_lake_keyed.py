@@ -98,7 +98,7 @@ def test_rows_of_a_key_are_merged_at_each_death_of_a_driver(
             had["most"] = max(had["most"], row["price"])
             had["last"] = 2 * number + at
 
-        def dying(done: str, told: str, step: str | None = step) -> None:
+        def dying(done: str, message: str, step: str | None = step) -> None:
             if done == step:
                 raise Killed(step)
 
@@ -128,9 +128,9 @@ def test_windows_are_updated_until_the_watermark_passes_them(lake: Lake, runner:
         {"item": "b", "at": 4 * HOUR_MS - 1},
         {"item": "c", "at": None},
     )
-    told = dict[str, str]()
-    sync(lake, runner, told.__setitem__)
-    assert "1 late rows were left out" in told["ran"]
+    messages = dict[str, str]()
+    sync(lake, runner, messages.__setitem__)
+    assert "1 late rows were left out" in messages["ran"]
     append(lake, {"item": "a", "at": 3 * HOUR_MS})  # late alone
     (outcome,) = sync(lake, runner)
     assert outcome.rows == 0
@@ -227,9 +227,9 @@ READERS = ("spark iceberg", "spark delta", "duckdb", "pyiceberg", "deltalake")
 def read_by_all(lake: Lake, runner: Unclosed) -> dict[str, list[tuple[Any, ...]]]:
     """The keys and counts that each reader finds."""
     spark, table = runner.whole.session, lake.coordinator.table
-    place = lake.blobs.uri(f"{table.location}/main")
+    delta_uri = lake.blobs.uri(f"{table.location}/main")
     found: dict[str, list[tuple[Any, ...]]] = {}
-    for form, path in (("iceberg", table.iceberg), ("delta", place)):
+    for form, path in (("iceberg", table.iceberg), ("delta", delta_uri)):
         frame = spark.read.format(form).load(path).select("item", "orders")
         found[f"spark {form}"] = [tuple(row) for row in frame.collect()]
     asked = query(lake.coordinator.tables(), "select item, orders from flights")

@@ -40,7 +40,8 @@ def test_a_field_named_by_half_a_surrogate_pair_is_a_dead_letter(schema: Schema)
     assert found.arrays[0].to_pylist() == [1, 2, None, 3]
     assert found.arrays[2].to_pylist() == [None, None, {"x": 2}, None]
     assert {
-        row: [(each.reason, each.field) for each in told] for row, told in found.problems.items()
+        row: [(each.reason, each.field) for each in problems]
+        for row, problems in found.problems.items()
     } == {
         1: [("bad_text", "\\ud800")],
         2: [("bad_text", "o.\\udfffz")],

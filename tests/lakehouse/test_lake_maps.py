@@ -197,7 +197,7 @@ def test_wide_data_of_others_finds_its_columns(lake: Lake) -> None:
     names: dict[str, list[str]] = {}
     for column in columns:
         names.setdefault(column.field, []).append(column.name)
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     dead = Counter((row["incarnation"], row["offset"]) for row in lake.iceberg("dlq").to_pylist())
     for row in lake.iceberg().to_pylist():
         for field, value in json.loads(row["value"]).items():
@@ -205,5 +205,5 @@ def test_wide_data_of_others_finds_its_columns(lake: Lake) -> None:
                 continue
             held = any(row[name] is not None for name in names.get(field, ()))
             lost = not held and (row["incarnation"], row["offset"]) not in dead
-            told.update(scalars=1, held=held, lost=lost)
-    assert told["held"] >= 0.99 * told["scalars"] and not told["lost"], told
+            counts.update(scalars=1, held=held, lost=lost)
+    assert counts["held"] >= 0.99 * counts["scalars"] and not counts["lost"], counts

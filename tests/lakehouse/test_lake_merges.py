@@ -112,7 +112,7 @@ def test_older_snapshots_stay_readable(lake: Lake) -> None:
 def test_a_merge_killed_after_a_step_loses_and_doubles_nothing(lake: Lake, step: str) -> None:
     fill(lake, 2)
 
-    def progress(done: str, told: str) -> None:
+    def progress(done: str, message: str) -> None:
         if done == step:
             raise Killed(step)
 
@@ -132,7 +132,7 @@ def test_two_drivers_that_merge_at_once(lake: Lake) -> None:
     assert all(plan is not None and plan.job == 4 and not plan.ranges for plan in plans)
     together, outcomes = threading.Barrier(2), list[Any]()
 
-    def in_step(step: str, told: str) -> None:
+    def in_step(step: str, message: str) -> None:
         if step in ("planned", "staged-dlq"):
             together.wait(60)
 

@@ -90,8 +90,8 @@ def duckdb_files(lake: Lake, where: str) -> tuple[int, int]:
         query._load(connection, store_settings(table.store), {})
         asked = f"select * from iceberg_scan('{table.iceberg}') where {where}"
         rows = len(connection.execute(asked).fetchall())
-        told = connection.execute(f"explain analyze {asked}").fetchall()[0][1]
-        return rows, int(told.partition("Total Files Read: ")[2].split()[0])
+        profile = connection.execute(f"explain analyze {asked}").fetchall()[0][1]
+        return rows, int(profile.partition("Total Files Read: ")[2].split()[0])
     finally:
         connection.close()
 

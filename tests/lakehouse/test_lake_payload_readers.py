@@ -88,7 +88,7 @@ def synced(lake: Lake, runner: Any, *deaths: str) -> None:
     """Build the table: a driver dies after each of these steps, and the next one goes on."""
     for step in deaths:
 
-        def dying(done: str, told: str, step: str = step) -> None:
+        def dying(done: str, message: str, step: str = step) -> None:
             if done == step:
                 raise Killed(step)
 
@@ -100,9 +100,9 @@ def synced(lake: Lake, runner: Any, *deaths: str) -> None:
 def read_by_all(lake: Lake, runner: Any, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
     """The rows of these columns in order, which are the same for every reader."""
     spark, table = runner.session, lake.coordinator.table
-    place = lake.blobs.uri(f"{table.location}/main")
+    delta_uri = lake.blobs.uri(f"{table.location}/main")
     found = {}
-    for form, path in (("iceberg", table.iceberg), ("delta", place)):
+    for form, path in (("iceberg", table.iceberg), ("delta", delta_uri)):
         frame = spark.read.format(form).load(path).orderBy("offset").select(*names)
         found[f"spark {form}"] = [tuple(map(plain, row)) for row in frame.collect()]
     statement = f'select {", ".join(names)} from flights order by "offset"'

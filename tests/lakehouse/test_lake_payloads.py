@@ -252,11 +252,11 @@ def test_values_without_the_wire_format_are_counted(lake: Lake) -> None:
 
     lake.coordinator.registry.register(1, ORDER)
     body = framed(1, avro(ORDER, {"id": 7, "price": 0.5, "note": "n"}))
-    told = list[str]()
+    messages = list[str]()
     for sent in ((body, b"plain", None, b'{"id": 9}'), (b"\0x", body), (body, body)):
         lake.source.append_kafka("kafka/orders/0", batch_of(*sent))
-        compact(lake.coordinator, [], lambda: lake.runner, lambda step, said: told.append(said))
-    assert [said for said in told if " records" in said and "schema's id" in said] == [
+        compact(lake.coordinator, [], lambda: lake.runner, lambda step, said: messages.append(said))
+    assert [said for said in messages if " records" in said and "schema's id" in said] == [
         "4 records, 2 of them without a schema's id",
         "2 records, 1 of them without a schema's id",
     ]
@@ -296,9 +296,9 @@ def test_a_registry_that_fails_stops_the_job_and_loses_nothing(lake: Lake) -> No
     registry.register(1, ORDER)
     body = framed(1, avro(ORDER, {"id": 7, "price": 0.5, "note": "n"}))
     lake.source.append_kafka("kafka/orders/0", batch_of(body))
-    for status, told in ((503, "answered 503"), (401, "Check the URL and the permissions")):
+    for status, message in ((503, "answered 503"), (401, "Check the URL and the permissions")):
         registry.status = status
-        with pytest.raises(TablesFailed, match=told):
+        with pytest.raises(TablesFailed, match=message):
             compact(lake.coordinator, [], lambda: lake.runner, quiet)
     registry.status = 0
     assert column(synced(lake), "id") == [7]

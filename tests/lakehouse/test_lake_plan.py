@@ -98,7 +98,7 @@ def test_a_claim_may_begin_and_end_inside_of_a_slice(tmp_path: Path) -> None:
     lake.source.append("s", [b'{"n":0}', b'{"n":1}'], [b'{"n":2}'], [b'{"n":3}', b'{"n":4}'])
     lake.source.pending[0] = msgspec.structs.replace(lake.source.pending[0], skip=1, take=3)
     lake.source.records = lake.source.records[1:4]
-    compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
+    compact(lake.coordinator, [], lambda: lake.runner, lambda step, message: None)
     lake.check_exactly_once()
     table = lake.iceberg()
     assert table["n"].to_pylist() == [1, 2, 3]
@@ -111,7 +111,7 @@ def test_streams_that_are_not_json_have_rows_without_typed_values(tmp_path: Path
     lake = Lake(str(tmp_path / "store"))
     lake.source.append("text", [b"hello"], [b""], [b"\xff\x00"], encoding=0)
     lake.source.append("json", [b'{"n":1}'])
-    compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
+    compact(lake.coordinator, [], lambda: lake.runner, lambda step, message: None)
     lake.check_exactly_once()
     assert lake.iceberg().sort_by([("stream", "ascending"), ("offset", "ascending")])[
         "n"

@@ -114,6 +114,6 @@ def test_a_pack_of_a_store_is_read_once(tmp_path: Path, packs: int) -> None:
     counted = lake.runner.blobs = CountedReads(lake.blobs)
     plan = lake.coordinator.plan("flights")
     assert plan is not None
-    done = run_job(plan, lake.coordinator, lake.runner, lake.blobs, lambda step, told: None)
+    done = run_job(plan, lake.coordinator, lake.runner, lake.blobs, lambda step, message: None)
     assert done is not None and done.rows == 400_000
     assert counted.reads == packs

@@ -59,7 +59,7 @@ def rows_of(lake: Lake) -> list[dict[str, Any]]:
 
 
 def killed_after(step: str) -> Any:
-    def progress(done: str, told: str) -> None:
+    def progress(done: str, message: str) -> None:
         if done == step:
             raise Killed(step)
 

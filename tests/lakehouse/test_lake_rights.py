@@ -23,7 +23,7 @@ def test_tables_are_private_unless_their_root_is_shared(tmp_path: Path, shared: 
         lake = Lake(s3=StoreSettings(root=str(root), shared=shared))
         for number in range(2):
             lake.source.append("s", [b'{"n":%d}' % number])
-            compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
+            compact(lake.coordinator, [], lambda: lake.runner, lambda step, message: None)
         lake.check_exactly_once()
     finally:
         os.umask(before)

@@ -49,11 +49,11 @@ def test_blobs(settings: StoreSettings) -> None:
 def test_a_check_of_the_store_names_the_key_that_is_refused(settings: StoreSettings) -> None:
     open_blobs(settings).put("a", b"one")
     check_store(settings)
-    for name, told in (
+    for name, message in (
         ("POLYNYA_COLD_S3_ACCESS_KEY_ID", "refused the access key 'wrong'"),
         ("POLYNYA_COLD_S3_SECRET_ACCESS_KEY", f"refused the access key '{ACCESS_KEY}'"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             check_store(settings, {**os.environ, name: "wrong"})
 
 
@@ -70,9 +70,9 @@ def test_tables_in_a_bucket(settings: StoreSettings) -> None:
         lake.source.append(
             "s", [b'{"n":%d,"c%d":{"x":[1]}}' % (i, number) for i in range(50)], [b"7"]
         )
-        compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
+        compact(lake.coordinator, [], lambda: lake.runner, lambda step, message: None)
         lake.check_exactly_once()
-    (merged,) = merge(lake.coordinator, "flights", lambda: lake.runner, lambda step, told: None)
+    (merged,) = merge(lake.coordinator, "flights", lambda: lake.runner, lambda step, message: None)
     assert merged.replaced == 6
     lake.check_exactly_once()
     answer = query(lake.coordinator.tables(), "select count(*), sum(n) from flights")
@@ -84,7 +84,7 @@ def test_a_stranger_reads_the_tables_of_a_question_and_no_other_key(
 ) -> None:
     lake = Lake(s3=settings)
     lake.source.append("s", [b'{"n":%d}' % i for i in range(50)])
-    compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
+    compact(lake.coordinator, [], lambda: lake.runner, lambda step, message: None)
     bounds = Bounds(memory_bytes=256 << 20)
     with ask(
         lake.coordinator.tables(), "select count(*), sum(n) from flights", bounds=bounds

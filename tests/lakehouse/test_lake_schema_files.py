@@ -151,7 +151,7 @@ def test_a_protobuf_schema_declares_the_fields_of_its_json_mapping() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message", "told"),
+    ("data", "message", "error"),
     [
         (b"message A { int32 a = 1; } message B { int32 b = 1; }", "", "A, B; name one"),
         (b"message A { int32 a = 1; }", "B", "no message 'B'; it has A"),
@@ -161,11 +161,11 @@ def test_a_protobuf_schema_declares_the_fields_of_its_json_mapping() -> None:
     ],
 )
 def test_a_protobuf_schema_that_cannot_be_used_says_why(
-    data: bytes, message: str, told: str
+    data: bytes, message: str, error: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         declared_in(data, message)
-    assert told in str(refused.value)
+    assert error in str(refused.value)
 
 
 @pytest.mark.parametrize(

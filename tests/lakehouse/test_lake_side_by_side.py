@@ -74,14 +74,14 @@ def test_a_table_that_hangs_and_one_that_fails_delay_no_other(
         def close(self) -> None:
             assert others.is_set(), "a fault of one table closes no session that works"
 
-    def told(step: str, said: str) -> None:
+    def progress(step: str, said: str) -> None:
         if step == "delta-dlq":
             done.append(said)
         if len(done) == 2:
             others.set()
 
     with pytest.raises(TablesFailed, match="table 't1': RuntimeError: Py4J") as failed:
-        compact(many, [], lambda: Runner(1), told, at_once=2)  # type: ignore[arg-type, return-value]
+        compact(many, [], lambda: Runner(1), progress, at_once=2)  # type: ignore[arg-type, return-value]
     assert [outcome.table.name for outcome in failed.value.outcomes] == ["t0", "t2", "t3"]
     assert list(failed.value.faults) == ["t1"]
 
@@ -106,7 +106,7 @@ def test_sigterm_lets_all_pairs_of_commits_end(tmp_path: Path) -> None:
     pointers = threading.Barrier(2, timeout=WAIT_SECONDS)
     asked = threading.Event()
 
-    def told(step: str, said: str) -> None:
+    def progress(step: str, said: str) -> None:
         steps.append(f"{step} {said}")
         if step == "pointer" and pointers.wait() == 0:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -115,7 +115,7 @@ def test_sigterm_lets_all_pairs_of_commits_end(tmp_path: Path) -> None:
             assert asked.wait(WAIT_SECONDS)
 
     before = signal.getsignal(signal.SIGTERM)
-    run_worker(many, [], lambda: Meeting(2), told, interval_seconds=60.0)  # type: ignore[arg-type, return-value]
+    run_worker(many, [], lambda: Meeting(2), progress, interval_seconds=60.0)  # type: ignore[arg-type, return-value]
     assert steps[-1].startswith("stopped stop requested"), steps[-1]
     assert len([step for step in steps if step.startswith("delta-dlq")]) == 2
     assert signal.getsignal(signal.SIGTERM) is before
@@ -127,7 +127,7 @@ def test_after_sigterm_no_other_table_begins_its_pair_of_commits(tmp_path: Path)
     many, steps = Many(tmp_path, 2), list[str]()
     first, stopped, ended = (threading.Event() for _ in range(3))
 
-    def told(step: str, said: str) -> None:
+    def progress(step: str, said: str) -> None:
         steps.append(step)
         if step == "pointer":
             os.kill(os.getpid(), signal.SIGTERM)
@@ -136,7 +136,7 @@ def test_after_sigterm_no_other_table_begins_its_pair_of_commits(tmp_path: Path)
             assert stopped.wait(WAIT_SECONDS)
             ended.set()
 
-    run_worker(many, [], lambda: Meeting(2), told, interval_seconds=60.0)  # type: ignore[arg-type, return-value]
+    run_worker(many, [], lambda: Meeting(2), progress, interval_seconds=60.0)  # type: ignore[arg-type, return-value]
     assert steps[-1] == "stopped"
     stopped.set()
     assert ended.wait(WAIT_SECONDS)
@@ -254,11 +254,11 @@ def test_a_worker_that_stops_gives_its_leases_back_and_one_that_works_extends_th
     worker = Worker(server, "one")
     worker.extend_leases = extended.set  # type: ignore[method-assign]
 
-    def told(step: str, said: str) -> None:
+    def progress(step: str, said: str) -> None:
         if step == "schema":
             os.kill(os.getpid(), signal.SIGTERM)
 
-    run_worker(worker, [], lambda: Meeting(1), told, interval_seconds=60.0, leases=worker)  # type: ignore[arg-type, return-value]
+    run_worker(worker, [], lambda: Meeting(1), progress, interval_seconds=60.0, leases=worker)  # type: ignore[arg-type, return-value]
     assert server.holders == {} and server.rests == {"t0": 0.0}
     with LeaseKeeper(worker, 0.001):
         assert extended.wait(WAIT_SECONDS)

@@ -60,7 +60,7 @@ def test_spark_runs_jobs(tmp_path: Path, runner: Any) -> None:
     for start in (0, 500):
         fill(lake, start)
         (outcome,) = compact(
-            lake.coordinator, [], lambda: Unclosed(runner), lambda step, told: None
+            lake.coordinator, [], lambda: Unclosed(runner), lambda step, message: None
         )
         assert outcome.rows == 1200
         lake.check_exactly_once()
@@ -91,7 +91,7 @@ def test_what_spark_writes_is_private(tmp_path: Path, runner: Any) -> None:
     context = runner.session.sparkContext
     before = context.parallelize([0], 1).map(lambda _: os.umask(0o022)).collect()
     fill(lake, 0)
-    compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, told: None)
+    compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, message: None)
     local = tmp_path / "jvm"
     assert context._jvm.java.io.File(str(local)).mkdir()
     assert before == [0o077] and stat.S_IMODE(local.stat().st_mode) == 0o700
@@ -114,9 +114,11 @@ def test_late_fields_are_found_by_tasks(tmp_path: Path, runner: Any) -> None:
     records[12_345] = b'{"n":1,"rare":"x"}'
     records[23_456] = b'{"n":1,"rarer":{"x":[true]}}'
     lake.source.append("a", records)
-    told: list[str] = []
-    compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, text: told.append(text))
-    assert any("2 more fields" in text for text in told)
+    messages: list[str] = []
+    compact(
+        lake.coordinator, [], lambda: Unclosed(runner), lambda step, text: messages.append(text)
+    )
+    assert any("2 more fields" in text for text in messages)
     lake.check_exactly_once()
     assert [value for value in lake.iceberg()["rarer"].to_pylist() if value] == [{"x": [True]}]
     assert lake.iceberg("dlq").num_rows == 0
@@ -133,7 +135,7 @@ def test_a_gone_object_is_told_by_spark_tasks(tmp_path: Path, runner: Any) -> No
     assert plan is not None
     (Path(lake.settings.root) / plan.ranges[1].pack).unlink()
     with pytest.raises(RangesFailed, match="packs/"):
-        run_job(plan, lake.coordinator, runner, lake.blobs, lambda step, told: None)
+        run_job(plan, lake.coordinator, runner, lake.blobs, lambda step, message: None)
 
 
 def test_sparks_own_readers_agree(tmp_path: Path, runner: Any, jars: tuple[str, str]) -> None:
@@ -142,7 +144,7 @@ def test_sparks_own_readers_agree(tmp_path: Path, runner: Any, jars: tuple[str, 
     lake = Lake(str(tmp_path / "store"))
     for start in (0, 500):
         fill(lake, start)
-        compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, told: None)
+        compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, message: None)
     lake.check_exactly_once()
     table, spark = lake.coordinator.table, runner.session
     wanted = sorted(lake.source.records)
@@ -150,10 +152,10 @@ def test_sparks_own_readers_agree(tmp_path: Path, runner: Any, jars: tuple[str, 
         zip(*(lake.iceberg("dlq")[name].to_pylist() for name in ("stream", "offset")), strict=True)
     )
     for part, pointer in (("main", table.iceberg), ("dlq", table.iceberg_dlq)):
-        place = f"file://{lake.settings.root}/{table.location}/{part}"
+        delta_uri = f"file://{lake.settings.root}/{table.location}/{part}"
         frames = [
             spark.read.format("iceberg").load(pointer),
-            spark.read.format("delta").load(place),
+            spark.read.format("delta").load(delta_uri),
         ]
         for frame in frames:
             if part == "main":
@@ -200,14 +202,14 @@ def test_sparks_readers_skip_the_files_of_other_partitions(
         lake.source.now_ms = T0 - T0 % day_ms + day * day_ms
         rows = [b'{"n":%d}' % n for n in range(20)]
         lake.source.append_many({f"a/rather/long/name/{n:02d}": [rows] for n in range(25)})
-    compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, told: None)
+    compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, message: None)
     lake.check_exactly_once()
     table = lake.coordinator.table
-    place = f"file://{lake.settings.root}/{table.location}/main"
+    delta_uri = f"file://{lake.settings.root}/{table.location}/main"
     begin = dt.datetime.fromtimestamp(lake.source.now_ms / 1000, dt.UTC)
     for frame in (
         spark.read.format("iceberg").load(table.iceberg),
-        spark.read.format("delta").load(place),
+        spark.read.format("delta").load(delta_uri),
     ):
         one = frame.where("stream = 'a/rather/long/name/07'")
         assert files_read(one) == (80, 4)
@@ -251,14 +253,14 @@ def test_sparks_readers_read_few_bytes_of_many_files(
         )
     table = lake.coordinator.table
     shares = {}
-    for form, place in (
+    for form, uri in (
         ("iceberg", table.iceberg),
         ("delta", lake.blobs.uri(f"{table.location}/main")),
     ):
         with bytes_read(spark) as some:
-            assert len(spark.read.format(form).load(place).where(where).collect()) == wanted
+            assert len(spark.read.format(form).load(uri).where(where).collect()) == wanted
         with bytes_read(spark) as every:
-            spark.read.format(form).load(place).selectExpr("sum(length(value) + n)").collect()
+            spark.read.format(form).load(uri).selectExpr("sum(length(value) + n)").collect()
         shares[form] = round(some[0] / size, 4), round(every[0] / size, 2)
     for few, whole in shares.values():
         assert 0 < few <= 0.05 and whole >= 0.5, f"{shares}, of one part and of all"
@@ -275,24 +277,24 @@ def test_streaming_readers_across_merges_see_each_row_once(
 
     def read(form: str) -> None:
         table = lake.coordinator.table
-        place = table.iceberg if form == "iceberg" else lake.blobs.uri(f"{table.location}/main")
+        uri = table.iceberg if form == "iceberg" else lake.blobs.uri(f"{table.location}/main")
 
         def take(frame: Any, number: int) -> None:
             rows = frame.select("incarnation", "offset").collect()
             seen[form] += [(row[0], row[1]) for row in rows]
 
-        query = spark.readStream.format(form).load(place).writeStream.foreachBatch(take)
+        query = spark.readStream.format(form).load(uri).writeStream.foreachBatch(take)
         query = query.option("checkpointLocation", str(tmp_path / form))
         query.trigger(availableNow=True).start().awaitTermination()
 
     for number in range(4):
         lake.source.append("a", [b'{"n":%d}' % each for each in range(number, number + 5)])
-        compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, told: None)
+        compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, message: None)
         if number != 1:
             read("iceberg")
             read("delta")
         if number < 3:
-            merge(lake.coordinator, "flights", lambda: Unclosed(runner), lambda step, told: None)
+            merge(lake.coordinator, "flights", lambda: Unclosed(runner), lambda step, message: None)
     lake.check_exactly_once()
     wanted = sorted((uid, offset) for _, uid, offset, _ in lake.source.records)
     assert {form: sorted(rows) for form, rows in seen.items()} == {

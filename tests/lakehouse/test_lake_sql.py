@@ -15,9 +15,9 @@ from polynya.lakehouse.sql.query import BLOCK_ROWS, BadQuery, ask, query
 def tables(tmp_path_factory: pytest.TempPathFactory) -> list[TableRef]:
     lake = Lake(str(tmp_path_factory.mktemp("sql") / "it's a store"))
     lake.source.append("air/ua", [b'{"n":1,"at":"2013-01-01T10:00:00Z"}', b"17"])
-    compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
+    compact(lake.coordinator, [], lambda: lake.runner, lambda step, message: None)
     lake.source.append("air/ua", [b'{"n":2,"more":{"x":[1]}}', b'{"n":"\xff"}'])
-    compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
+    compact(lake.coordinator, [], lambda: lake.runner, lambda step, message: None)
     return lake.coordinator.tables()
 
 

@@ -26,14 +26,14 @@ from polynya.lakehouse.server.coordinator import NoSuchTable
 from polynya.wire.tables import CommitRequest, StoreRef
 
 
-class Told:
+class ProgressLog:
     """Progress that remembers."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, str]] = []
 
-    def __call__(self, step: str, told: str) -> None:
-        self.steps.append((step, told))
+    def __call__(self, step: str, message: str) -> None:
+        self.steps.append((step, message))
 
     @property
     def names(self) -> list[str]:
@@ -54,40 +54,40 @@ def test_compact_starts_no_runner_for_nothing(lake: Lake) -> None:
     def never() -> None:
         raise AssertionError("there is nothing to run")
 
-    assert compact(lake.coordinator, [], never, Told()) == []  # type: ignore[arg-type]
+    assert compact(lake.coordinator, [], never, ProgressLog()) == []  # type: ignore[arg-type]
 
 
 def test_compact_ends_when_a_job_was_small(lake: Lake) -> None:
     lake.source.append("a", [b'{"n":1}', b'{"n":2}'])
-    outcomes = compact(lake.coordinator, ["flights"], lambda: lake.runner, Told())
+    outcomes = compact(lake.coordinator, ["flights"], lambda: lake.runner, ProgressLog())
     assert [(outcome.rows, outcome.ours) for outcome in outcomes] == [(2, True)]
     lake.check_exactly_once()
 
 
 def test_compact_names_the_tables_that_there_are(lake: Lake) -> None:
     with pytest.raises(NoSuchTable, match="flights"):
-        compact(lake.coordinator, ["flihgts"], lambda: lake.runner, Told())
+        compact(lake.coordinator, ["flihgts"], lambda: lake.runner, ProgressLog())
 
 
 def test_a_worker_ends_for_a_table_that_never_was_there(lake: Lake) -> None:
-    stop, told = threading.Event(), Told()
+    stop, log = threading.Event(), ProgressLog()
     with pytest.raises(NoSuchTable, match="flihgts"):
         run_worker(
             lake.coordinator,
             ["flihgts"],
             lambda: lake.runner,
-            told,
+            log,
             interval_seconds=0.0,
             stop=stop,
         )
-    assert told.steps == []
+    assert log.steps == []
 
 
 def test_a_worker_goes_on_when_its_server_is_not_there_yet(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy answers 404 until the server is up."""
-    stop, told, rounds = threading.Event(), Told(), 0
+    stop, log, rounds = threading.Event(), ProgressLog(), 0
 
     def tables() -> list[TableRef]:
         nonlocal rounds
@@ -98,14 +98,14 @@ def test_a_worker_goes_on_when_its_server_is_not_there_yet(
         return [lake.coordinator.table]
 
     monkeypatch.setattr(lake.coordinator, "tables", tables)
-    run_worker(lake.coordinator, [], lambda: lake.runner, told, interval_seconds=0.0, stop=stop)
-    assert told.names == ["failed"] and rounds == 2
+    run_worker(lake.coordinator, [], lambda: lake.runner, log, interval_seconds=0.0, stop=stop)
+    assert log.names == ["failed"] and rounds == 2
 
 
 def test_a_worker_waits_for_a_table_that_was_there(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop, told, rounds = threading.Event(), Told(), 0
+    stop, log, rounds = threading.Event(), ProgressLog(), 0
 
     def tables() -> list[TableRef]:
         nonlocal rounds
@@ -116,9 +116,9 @@ def test_a_worker_waits_for_a_table_that_was_there(
 
     monkeypatch.setattr(lake.coordinator, "tables", tables)
     run_worker(
-        lake.coordinator, ["flights"], lambda: lake.runner, told, interval_seconds=0.0, stop=stop
+        lake.coordinator, ["flights"], lambda: lake.runner, log, interval_seconds=0.0, stop=stop
     )
-    assert [step for step, _ in told.steps] == ["failed", "failed"]
+    assert [step for step, _ in log.steps] == ["failed", "failed"]
 
 
 def test_objects_that_are_gone_lead_to_a_new_plan(lake: Lake) -> None:
@@ -127,11 +127,11 @@ def test_objects_that_are_gone_lead_to_a_new_plan(lake: Lake) -> None:
     gone = lake.source.pending[0].pack
     path = Path(lake.settings.root) / gone
     path.rename(path.with_suffix(".away"))
-    told = Told()
-    told_before = told.__call__
+    log = ProgressLog()
+    log_step = log.__call__
 
     def progress(step: str, message: str) -> None:
-        told_before(step, message)
+        log_step(step, message)
         if step == "abandoned":
             path.with_suffix(".away").rename(path)
 
@@ -156,7 +156,7 @@ def test_a_small_job_that_was_cut_short_is_not_the_last(
 
     monkeypatch.setattr(lake.coordinator, "plan", plan)
     assert [
-        outcome.job for outcome in compact(lake.coordinator, [], lambda: lake.runner, Told())
+        outcome.job for outcome in compact(lake.coordinator, [], lambda: lake.runner, ProgressLog())
     ] == [1, 2]
     lake.check_exactly_once()
 
@@ -191,9 +191,9 @@ def test_a_range_that_cannot_be_read_is_set_aside_and_the_rest_goes_on(
     else:
         path.chmod(0o600)
         path.write_bytes(path.read_bytes()[: lost[0].offset + 5])
-    told = Told()
+    log = ProgressLog()
     with pytest.raises(TablesFailed) as failed:
-        compact(lake.coordinator, [], lambda: lake.runner, told)
+        compact(lake.coordinator, [], lambda: lake.runner, log)
     part = lost[0]
     for word in (
         "table 'flights'",
@@ -205,12 +205,12 @@ def test_a_range_that_cannot_be_read_is_set_aside_and_the_rest_goes_on(
     ):
         assert word in str(failed.value)
     assert (
-        told.names.count("abandoned") == 3
+        log.names.count("abandoned") == 3
         and sum(outcome.rows for outcome in failed.value.outcomes) == 4 - part.records
     )
     lake.source.records = [row for row in lake.source.records if row[0] != part.stream]
     lake.check_exactly_once()
-    assert compact(lake.coordinator, [], lambda: lake.runner, Told()) == [], (
+    assert compact(lake.coordinator, [], lambda: lake.runner, ProgressLog()) == [], (
         "what is set aside fails no later run"
     )
 
@@ -226,7 +226,7 @@ def test_a_decoder_that_fails_names_the_range(lake: Lake, monkeypatch: pytest.Mo
     monkeypatch.setattr("polynya.lakehouse.decoding.kinds.decode", decoding)
     lake.source.append_many({"a": [[b'{"n":1}']], "b": [[b'{"n":"poison"}']], "c": [[b'{"n":3}']]})
     with pytest.raises(TablesFailed, match=r"record 0 of stream 'b'.*OverflowError: a defect"):
-        compact(lake.coordinator, [], lambda: lake.runner, Told())
+        compact(lake.coordinator, [], lambda: lake.runner, ProgressLog())
     lake.source.records = [row for row in lake.source.records if row[0] != "b"]
     lake.check_exactly_once()
 
@@ -273,14 +273,14 @@ def test_a_fault_of_one_table_delays_no_other(
         "plan",
         lambda name: (_ for _ in ()).throw(RuntimeError("Py4J")),
     )
-    told = Told()
+    log = ProgressLog()
     with pytest.raises(TablesFailed, match="table 'apples': RuntimeError: Py4J") as failed:
-        compact(two, [], Here, told)  # type: ignore[arg-type]
+        compact(two, [], Here, log)  # type: ignore[arg-type]
     assert [outcome.table.name for outcome in failed.value.outcomes] == ["pears"]
-    assert "failed" in told.names
+    assert "failed" in log.names
     two.lakes["pears"].check_exactly_once()
     monkeypatch.setattr(two.lakes["apples"].coordinator, "plan", real)
-    compact(two, [], Here, told)  # type: ignore[arg-type]
+    compact(two, [], Here, log)  # type: ignore[arg-type]
     two.lakes["apples"].check_exactly_once()
 
 
@@ -298,7 +298,7 @@ def test_a_server_that_is_gone_stops_all_tables_at_once(
     for lake in two.lakes.values():
         monkeypatch.setattr(lake.coordinator, "plan", away)
     with pytest.raises(Unavailable):
-        compact(two, [], Here, Told(), at_once=1)  # type: ignore[arg-type]
+        compact(two, [], Here, ProgressLog(), at_once=1)  # type: ignore[arg-type]
     assert len(calls) == 2
 
 
@@ -310,9 +310,9 @@ def test_a_spark_that_does_not_start_is_tried_once_for_all_tables(two: TwoTables
         raise Unavailable("no Spark master answers")
 
     with pytest.raises(Unavailable, match="no Spark master answers"):
-        compact(two, [], away, Told())  # type: ignore[arg-type]
+        compact(two, [], away, ProgressLog())  # type: ignore[arg-type]
     assert len(tries) == 1
-    compact(two, [], Here, Told())  # type: ignore[arg-type]
+    compact(two, [], Here, ProgressLog())  # type: ignore[arg-type]
     two.lakes["pears"].check_exactly_once()
 
 
@@ -336,9 +336,9 @@ def test_the_worker_rests_only_the_table_that_failed(
         return real(name)
 
     monkeypatch.setattr(two.lakes["pears"].coordinator, "plan", plan)
-    told = Told()
-    run_worker(two, [], Here, told, interval_seconds=0.0, stop=stop)  # type: ignore[arg-type]
-    assert told.names.count("failed") == 1 and len(calls) == 3
+    log = ProgressLog()
+    run_worker(two, [], Here, log, interval_seconds=0.0, stop=stop)  # type: ignore[arg-type]
+    assert log.names.count("failed") == 1 and len(calls) == 3
     two.lakes["pears"].check_exactly_once()
 
 
@@ -353,13 +353,13 @@ def test_a_folder_of_another_machine_is_told_as_such(
     )
     monkeypatch.setattr(lake.coordinator, "plan", lambda name: elsewhere)
     with pytest.raises(ConfigError, match="on the server's machine"):
-        compact(lake.coordinator, [], lambda: lake.runner, Told())
+        compact(lake.coordinator, [], lambda: lake.runner, ProgressLog())
 
 
 def test_the_worker_goes_on_after_faults(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the server, break Spark, and heal both; the worker continues and finally stops."""
     lake.source.append("a", [b'{"n":1}'])
-    stop, told, calls = threading.Event(), Told(), []
+    stop, log, calls = threading.Event(), ProgressLog(), []
     real = lake.coordinator.plan
 
     def plan(name: str, *, merge: bool = False) -> JobPlan | None:
@@ -374,8 +374,8 @@ def test_the_worker_goes_on_after_faults(lake: Lake, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(lake.coordinator, "plan", plan)
     monkeypatch.setattr("polynya.lakehouse.jobs.worker._wait", lambda interval, faults: 0.0)
-    run_worker(lake.coordinator, [], lambda: lake.runner, told, interval_seconds=0.0, stop=stop)
-    assert told.names.count("failed") == 2
+    run_worker(lake.coordinator, [], lambda: lake.runner, log, interval_seconds=0.0, stop=stop)
+    assert log.names.count("failed") == 2
     lake.check_exactly_once()
 
 
@@ -399,49 +399,51 @@ def test_the_interval_is_from_start_to_start(
     monkeypatch.setattr(lake.coordinator, "plan", plan)
     monkeypatch.setattr(stop, "wait", wait)
     monkeypatch.setattr("polynya.lakehouse.jobs.worker.time.monotonic", lambda: now[0])
-    run_worker(lake.coordinator, [], lambda: lake.runner, Told(), interval_seconds=60.0, stop=stop)
+    run_worker(
+        lake.coordinator, [], lambda: lake.runner, ProgressLog(), interval_seconds=60.0, stop=stop
+    )
     assert pauses == [pause]
     lake.check_exactly_once()
 
 
 def test_sigterm_ends_the_worker(lake: Lake) -> None:
-    told = Told()
+    log = ProgressLog()
 
     def progress(step: str, message: str) -> None:
-        told(step, message)
+        log(step, message)
         if step == "staged-main":
             os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
     lake.source.append("a", [b'{"n":1}'])
     run_worker(lake.coordinator, [], lambda: lake.runner, progress, interval_seconds=60.0)
-    assert told.names[-1] == "stopped"
+    assert log.names[-1] == "stopped"
     assert signal.getsignal(signal.SIGTERM) is before
-    compact(lake.coordinator, [], lambda: lake.runner, told)
+    compact(lake.coordinator, [], lambda: lake.runner, log)
     lake.check_exactly_once()
 
 
-def stopped_at(lake: Lake, step: str, times: int = 1) -> Told:
+def stopped_at(lake: Lake, step: str, times: int = 1) -> ProgressLog:
     """Return the output of a worker that got SIGTERM that often after a step."""
-    told = Told()
+    log = ProgressLog()
 
     def progress(name: str, message: str) -> None:
-        told(name, message)
+        log(name, message)
         if name == step:
             for _ in range(times):
                 os.kill(os.getpid(), signal.SIGTERM)
 
     lake.source.append("a", [b'{"n":1}'])
     run_worker(lake.coordinator, [], lambda: lake.runner, progress, interval_seconds=60.0)
-    assert told.names[-1] == "stopped"
-    return told
+    assert log.names[-1] == "stopped"
+    return log
 
 
 @pytest.mark.parametrize("step", ["pointer", "delta-main"])
 def test_a_pair_of_commits_is_finished_before_the_worker_ends(lake: Lake, step: str) -> None:
-    told = stopped_at(lake, step)
-    assert told.names[-2] == "delta-dlq"
-    assert "stop requested" in told.steps[-1][1]
+    log = stopped_at(lake, step)
+    assert log.names[-2] == "delta-dlq"
+    assert "stop requested" in log.steps[-1][1]
     lake.check_exactly_once()
 
 
@@ -456,13 +458,13 @@ def test_a_pair_of_commits_that_takes_too_long_is_left_and_told(
         patch.setattr(
             "polynya.lakehouse.formats.delta.apply", lambda *_, **__: threading.Event().wait(60)
         )
-        told = stopped_at(lake, "pointer", times)
+        log = stopped_at(lake, "pointer", times)
     assert (
-        told.steps[-1][1]
+        log.steps[-1][1]
         == "job 1 of 'flights' may be in Iceberg and not yet in Delta; the next run completes it"
     )
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-    assert compact(lake.coordinator, [], lambda: lake.runner, Told()) == []
+    assert compact(lake.coordinator, [], lambda: lake.runner, ProgressLog()) == []
     lake.check_exactly_once()
 
 
@@ -477,12 +479,12 @@ def test_a_worker_whose_server_is_gone_at_the_commit_stops_in_time(
         raise Unavailable("the server is away")
 
     lake.source.append("a", [b'{"n":1}'])
-    told = Told()
+    log = ProgressLog()
     with monkeypatch.context() as patch:
         patch.setattr(lake.coordinator, "commit", commit)
-        run_worker(lake.coordinator, [], lambda: lake.runner, told, interval_seconds=60.0)
-    assert told.names[-1] == "stopped" and "the next run completes it" in told.steps[-1][1]
-    compact(lake.coordinator, [], lambda: lake.runner, Told())
+        run_worker(lake.coordinator, [], lambda: lake.runner, log, interval_seconds=60.0)
+    assert log.names[-1] == "stopped" and "the next run completes it" in log.steps[-1][1]
+    compact(lake.coordinator, [], lambda: lake.runner, ProgressLog())
     lake.check_exactly_once()
 
 
@@ -494,10 +496,10 @@ def test_a_fault_after_a_signal_does_not_make_the_worker_go_on(
         raise Unavailable("the store is away")
 
     lake.source.append("a", [b'{"n":1}'])
-    told = Told()
+    log = ProgressLog()
     monkeypatch.setattr("polynya.lakehouse.formats.delta.apply", append)
-    run_worker(lake.coordinator, [], lambda: lake.runner, told, interval_seconds=60.0)
-    assert told.names[-1] == "stopped" and "not yet in Delta" in told.steps[-1][1]
+    run_worker(lake.coordinator, [], lambda: lake.runner, log, interval_seconds=60.0)
+    assert log.names[-1] == "stopped" and "not yet in Delta" in log.steps[-1][1]
 
 
 def test_a_delta_log_that_is_behind_is_repaired_without_a_job(
@@ -510,8 +512,8 @@ def test_a_delta_log_that_is_behind_is_repaired_without_a_job(
             lambda *_, **__: (_ for _ in ()).throw(ConnectionError()),
         )
         with pytest.raises(TablesFailed, match="ConnectionError"):
-            compact(lake.coordinator, [], lambda: lake.runner, Told())
-    syncing = Syncing(lake.coordinator, lambda: lake.runner, Told())
+            compact(lake.coordinator, [], lambda: lake.runner, ProgressLog())
+    syncing = Syncing(lake.coordinator, lambda: lake.runner, ProgressLog())
     assert syncing.sync([]) == []
     lake.check_exactly_once()
     assert syncing.repaired == {"7001": lake.coordinator.table.result}
@@ -544,9 +546,9 @@ OUTER_TIMES = ["9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00+14:00"]
 def test_a_time_beyond_the_years_of_utc_stops_no_table(lake: Lake, time: str, known: bool) -> None:
     if known:
         lake.source.append("a", [b'{"t":"2020-01-01T00:00:00Z"}'])
-        compact(lake.coordinator, [], lambda: lake.runner, Told())
+        compact(lake.coordinator, [], lambda: lake.runner, ProgressLog())
     lake.source.append("a", [b'{"t":"%s"}' % time.encode()])
-    compact(lake.coordinator, [], lambda: lake.runner, Told())
+    compact(lake.coordinator, [], lambda: lake.runner, ProgressLog())
     lake.check_exactly_once()
     column = lake.iceberg()["t__string" if known else "t"]
     assert [value for value in column.to_pylist() if value] == [time]
@@ -566,7 +568,7 @@ def test_a_step_after_the_conversion_that_fails_names_the_range(
     monkeypatch.setattr(Writer, "write", write)
     lake.source.append_many({name: [[b'{"n":%d}' % n]] for n, name in enumerate("abcd")})
     with pytest.raises(TablesFailed, match=r"record 0 of stream 'c'.*OverflowError: a defect"):
-        compact(lake.coordinator, [], lambda: lake.runner, Told())
+        compact(lake.coordinator, [], lambda: lake.runner, ProgressLog())
     lake.source.records = [row for row in lake.source.records if row[0] != "c"]
     lake.check_exactly_once()
 
@@ -588,7 +590,7 @@ def test_a_commit_that_fails_names_the_range_or_is_noted(
     monkeypatch.setattr(commit, "stage", stage)
     lake.source.append_many({name: [[b'{"n":%d}' % n]] for n, name in enumerate("abcd")})
     with pytest.raises(TablesFailed, match=r"record 0 of stream 'c'.*OverflowError: a defect"):
-        compact(lake.coordinator, [], lambda: lake.runner, Told())
+        compact(lake.coordinator, [], lambda: lake.runner, ProgressLog())
     lake.source.records = [row for row in lake.source.records if row[0] != "c"]
     lake.check_exactly_once()
 
@@ -599,5 +601,5 @@ def test_a_commit_that_fails_names_the_range_or_is_noted(
     monkeypatch.setattr("polynya.lakehouse.jobs.commit._check_ranges", lambda *args: None)
     monkeypatch.setattr(commit, "stage", never)
     with pytest.raises(TablesFailed, match="all of it"):
-        compact(lake.coordinator, [], lambda: lake.runner, Told())
+        compact(lake.coordinator, [], lambda: lake.runner, ProgressLog())
     assert lake.coordinator.abandoned == ["OverflowError: all of it"]

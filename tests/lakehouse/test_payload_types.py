@@ -410,7 +410,7 @@ def test_descriptors_in_base64_are_read_with_what_they_import() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("bm90IGEgZGVzY3JpcHRvcg==", "cannot be linked"),
         ("message M { Gone a = 1; }", "Gone"),
@@ -418,8 +418,8 @@ def test_descriptors_in_base64_are_read_with_what_they_import() -> None:
         ("massage M {}", "line 1"),
     ],
 )
-def test_a_file_that_cannot_be_linked_says_why(text: str, told: str) -> None:
-    with pytest.raises(BadSchema, match=told):
+def test_a_file_that_cannot_be_linked_says_why(text: str, message: str) -> None:
+    with pytest.raises(BadSchema, match=message):
         linked(text, ())
 
 

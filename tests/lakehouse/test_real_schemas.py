@@ -77,9 +77,9 @@ def dead(lake: Lake) -> list[tuple[str, str | None]]:
     return found
 
 
-def manifest(place: Path, version: int) -> tuple[str, list[dict[str, Any]]]:
+def manifest(path: Path, version: int) -> tuple[str, list[dict[str, Any]]]:
     """Return the schema and the entries of a manifest that pyiceberg writes, of its own files."""
-    output = PyArrowFileIO().new_output(place.as_uri())
+    output = PyArrowFileIO().new_output(path.as_uri())
     with write_manifest(version, PartitionSpec(), Schema(), output, version, "null") as writer:  # type: ignore[arg-type]
         for file in (importlib.metadata.files("pyiceberg") or [])[:50]:
             made = DataFile.from_args(
@@ -96,7 +96,7 @@ def manifest(place: Path, version: int) -> tuple[str, list[dict[str, Any]]]:
                     status=ManifestEntryStatus.ADDED, snapshot_id=version, data_file=made
                 )
             )
-    with place.open("rb") as file:
+    with path.open("rb") as file:
         read = fastavro.reader(file)
         return read.metadata["avro.schema"], list(read)
 
@@ -173,8 +173,8 @@ def test_descriptors_are_decoded_by_the_descriptor_of_descriptors(lake: Lake) ->
 
 def test_schemas_of_json_are_documents_of_their_schemas(lake: Lake) -> None:
     """The meta-schemas of drafts 4 and 7 describe each other, and Swagger's schema."""
-    place = Path(jsonschema.__file__).parent / "benchmarks" / "issue232" / "issue.json"
-    (swagger,) = json.loads(place.read_text("utf-8"))
+    path = Path(jsonschema.__file__).parent / "benchmarks" / "issue232" / "issue.json"
+    (swagger,) = json.loads(path.read_text("utf-8"))
     known = [REGISTRY[uri].contents for uri in REGISTRY]
     documents = [*(each for each in known if isinstance(each, dict)), swagger["schema"]]
     assert len(documents) >= 10

@@ -48,8 +48,8 @@ def test_json_lines_carry_fields_and_tracebacks(written):
 @pytest.mark.parametrize("written", ["json"], indirect=True)
 def test_why_a_process_ends_is_json_as_the_other_lines(written):
     logs.say_end("the port is taken: 100% sure")
-    told = json.loads(written.getvalue())
-    assert (told["level"], told["logger"], told["msg"]) == (
+    entry = json.loads(written.getvalue())
+    assert (entry["level"], entry["logger"], entry["msg"]) == (
         "critical",
         "end",
         "the port is taken: 100% sure",

@@ -122,13 +122,13 @@ def test_the_dashboard_has_a_panel_for_each_metric() -> None:
 def test_no_two_panels_of_a_row_overlap() -> None:
     for row in [BOARD["panels"], *(each.get("panels", []) for each in BOARD["panels"])]:
         taken: set[tuple[int, int]] = set()
-        for place in (panel["gridPos"] for panel in row):
+        for position in (panel["gridPos"] for panel in row):
             cells = {
-                (place["x"] + x, place["y"] + y)
-                for x in range(place["w"])
-                for y in range(place["h"])
+                (position["x"] + x, position["y"] + y)
+                for x in range(position["w"])
+                for y in range(position["h"])
             }
-            assert not cells & taken and place["x"] + place["w"] <= 24
+            assert not cells & taken and position["x"] + position["w"] <= 24
             taken |= cells
 
 

@@ -147,9 +147,9 @@ def test_the_unit_is_right_and_hardened(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    told = re.search(r"Overall exposure level for \S+: ([\d.]+)", looked.stdout)
-    assert told, looked.stdout + looked.stderr
-    assert float(told[1]) <= EXPOSURE_MAX, looked.stdout
+    exposure = re.search(r"Overall exposure level for \S+: ([\d.]+)", looked.stdout)
+    assert exposure, looked.stdout + looked.stderr
+    assert float(exposure[1]) <= EXPOSURE_MAX, looked.stdout
 
 
 @pytest.mark.process

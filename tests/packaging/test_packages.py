@@ -157,9 +157,9 @@ def test_the_commit_is_put_in_or_said_by_git(wheel: Path, tmp_path: Path) -> Non
 
 @pytest.mark.timeout(2 * SECONDS)
 def test_a_bare_environment_with_the_wheel_serves(wheel: Path, tmp_path: Path) -> None:
-    place = tmp_path / "environment"
-    polynya = place / "bin" / "polynya"
-    install(place, wheel)
+    folder = tmp_path / "environment"
+    polynya = folder / "bin" / "polynya"
+    install(folder, wheel)
     clean = {
         name: value
         for name, value in os.environ.items()
@@ -185,7 +185,7 @@ def test_a_bare_environment_with_the_wheel_serves(wheel: Path, tmp_path: Path) -
         "import importlib.util as u; print([n for n in ('pyspark', 'pyarrow', 'duckdb', 'pytest') "
         "if u.find_spec(n)])"
     )
-    assert run(str(place / "bin" / "python"), "-c", heavy) == "[]\n"
+    assert run(str(folder / "bin" / "python"), "-c", heavy) == "[]\n"
     log = tmp_path / "log"
     with log.open("w") as out:
         command = [
@@ -248,18 +248,18 @@ def needs_more(polynya: str, environment: dict[str, str], folder: Path) -> None:
             timeout=SECONDS,
             check=False,
         )
-        told = done.stderr.splitlines()
-        assert (done.returncode, done.stdout) == (code, ""), (words, told)
-        assert said in told[0] and how in done.stderr and len(told) <= 2, (words, told)
+        lines = done.stderr.splitlines()
+        assert (done.returncode, done.stdout) == (code, ""), (words, lines)
+        assert said in lines[0] and how in done.stderr and len(lines) <= 2, (words, lines)
     assert not list((folder / "other").glob("**/node.json"))
 
 
-def install(place: Path, wheel: Path) -> None:
+def install(folder: Path, wheel: Path) -> None:
     """Create a fresh environment with the wheel and its dependencies from the registry."""
     if uv := shutil.which("uv"):
         steps = [
-            [uv, "venv", "--quiet", "--python", sys.executable, str(place)],
-            [uv, "pip", "install", "--quiet", "--python", str(place / "bin/python"), str(wheel)],
+            [uv, "venv", "--quiet", "--python", sys.executable, str(folder)],
+            [uv, "pip", "install", "--quiet", "--python", str(folder / "bin/python"), str(wheel)],
         ]
     else:
         quietly = ("install", "--quiet", "--disable-pip-version-check")
@@ -269,9 +269,9 @@ def install(place: Path, wheel: Path) -> None:
                 "-m",
                 "venv",
                 "--without-pip",
-                str(place),
+                str(folder),
             ],  # to install it takes longer
-            [sys.executable, "-m", "pip", "--python", str(place), *quietly, str(wheel)],
+            [sys.executable, "-m", "pip", "--python", str(folder), *quietly, str(wheel)],
         ]
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, timeout=SECONDS, check=False)

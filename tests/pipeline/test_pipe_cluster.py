@@ -113,11 +113,11 @@ def test_flights_become_a_table_on_two_machines(
             for at in range(0, len(events), 1000):
                 world.append(stream, *events[at : at + 1000])
         coordinator = HttpCoordinator(world.node.admin, world.node.url, world.http)
-        told: list[str] = []
+        messages: list[str] = []
         (outcome,) = compact(
-            coordinator, ["air"], lambda: Unclosed(runner), lambda step, text: told.append(text)
+            coordinator, ["air"], lambda: Unclosed(runner), lambda step, text: messages.append(text)
         )
-        assert (outcome.rows, outcome.dead_rows) == (FLIGHTS, 0), told
+        assert (outcome.rows, outcome.dead_rows) == (FLIGHTS, 0), messages
         world.check_exactly_once("air")
         read = {(row["stream"], row["offset"]): row for row in world.iceberg("air")}
         for stream, events in by_stream.items():
@@ -167,11 +167,11 @@ def test_what_executors_lack_is_named(
     bucket = StoreSettings(
         backend="s3", s3_bucket="none-such", s3_region="us-east-1", s3_endpoint=s3_server.endpoint
     )
-    for store, told in (
+    for store, message in (
         (bucket, "s3://none-such"),
         (StoreSettings(root="/no/such"), "/no/such, which is not on this machine"),
     ):
-        with pytest.raises(ConfigError, match=rf"executors of spark://.*: .*{told}"):
+        with pytest.raises(ConfigError, match=rf"executors of spark://.*: .*{message}"):
             check_executors(session, store)
     with monkeypatch.context() as changed:
         changed.setattr(session.sparkContext, "pythonVer", "3.9")

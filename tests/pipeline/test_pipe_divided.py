@@ -33,7 +33,7 @@ class Worker:
         self._syncing = Syncing(
             coordinator,
             lambda: InlineRunner(blobs),
-            self._told,
+            self._progress,
             at_once=2,
             leases=coordinator,
             interval_seconds=600.0,
@@ -45,7 +45,7 @@ class Worker:
     def close(self) -> None:
         self._syncing.close()
 
-    def _told(self, step: str, said: str) -> None:
+    def _progress(self, step: str, said: str) -> None:
         self.planned += step == "planned"
 
 

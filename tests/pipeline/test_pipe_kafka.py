@@ -96,7 +96,7 @@ def shown(record: dict[str, Any]) -> tuple[Any, ...]:
     return "kafka/orders/0", record["offset"], key, value, headers, record["timestamp"]
 
 
-def told(row: dict[str, Any]) -> tuple[Any, ...]:
+def record_of(row: dict[str, Any]) -> tuple[Any, ...]:
     headers = [(each["key"], each["value"]) for each in row["headers"] or []] or None
     time_ms = round(row["timestamp"].timestamp() * 1000)
     return row["stream"], row["offset"], row["key"], row["value"], headers, time_ms
@@ -111,11 +111,11 @@ def test_what_a_kafka_client_writes_is_a_table(world: PipeWorld) -> None:
     assert over_sse(world) == records
     world.compact_here("orders")
     for rows in (world.iceberg("orders"), world.delta("orders")):
-        assert sorted(map(told, rows), key=lambda row: row[1]) == records
+        assert sorted(map(record_of, rows), key=lambda row: row[1]) == records
     names = ("stream", "offset", "key", "value", "headers", "timestamp")
     columns = ", ".join(f'"{name}"' for name in names)
     found = world.sql(f'select {columns} from orders order by "offset"')
-    assert [told(dict(zip(names, row, strict=True))) for row in found] == records
+    assert [record_of(dict(zip(names, row, strict=True))) for row in found] == records
     ((typed, keyed),) = world.sql(
         "select count(n), count(key) from orders where n % 2 = 1 or n is null"
     )

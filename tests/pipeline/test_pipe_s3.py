@@ -23,14 +23,14 @@ def check_refusals(world: PipeWorld) -> None:
         for name in world.variables
         if name.endswith(("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
     }
-    for own, options, told in (
+    for own, options, message in (
         (keys, (), "no S3 credentials were found: set POLYNYA_COLD_S3_ACCESS_KEY_ID"),
         (dict.fromkeys(keys, "wrong"), (), "refused the access key 'wrong'"),
         ({}, ("--master", "spark://127.0.0.1:1"), "no Spark master answers at 127.0.0.1:1"),
     ):
         variables = {"HOME": "/nonexistent", **world.variables, **own}
         done = polynya("table", "sync", *options, server=world.node.url, **variables)
-        assert done.code in (2, 3) and told in done.err and "Traceback" not in done.err, done
+        assert done.code in (2, 3) and message in done.err and "Traceback" not in done.err, done
 
 
 @pytest.mark.parametrize("killed", [False, *long([True])])

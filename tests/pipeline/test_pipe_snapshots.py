@@ -34,9 +34,9 @@ def test_a_table_is_tried_and_its_states_are_read_later(world: PipeWorld) -> Non
     assert [(job["job"], job["tags"]) for job in jobs] == [(2, []), (1, ["first"])]
     for as_of, rows in (("first", (2, 1.25)), (jobs[0]["snapshot"], (3, 9.5))):
         for where in ((), ("--local",)):
-            told = world.run("sql", "--json", "--as-of", as_of, *where, COUNT)
-            found = [(row["n"], float(row["most"])) for row in json.loads(told.out)]
-            assert found == [rows], told
+            result = world.run("sql", "--json", "--as-of", as_of, *where, COUNT)
+            found = [(row["n"], float(row["most"])) for row in json.loads(result.out)]
+            assert found == [rows], result
     dead = world.run("sql", "--json", "--as-of", "first", "select field from orders__dlq")
     assert json.loads(dead.out) == [{"field": "price"}]
     never = world.run("sql", "--as-of", "2020-01-01", COUNT)

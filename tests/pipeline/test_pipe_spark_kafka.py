@@ -32,12 +32,12 @@ spark = (
     .config("spark.sql.shuffle.partitions", 1)
     .getOrCreate()
 )
-place = {"kafka.bootstrap.servers": brokers}
+bootstrap = {"kafka.bootstrap.servers": brokers}
 rows = spark.range(int(count)).selectExpr(
     "'k' || id as key", "'value ' || id as value", "cast(id % 2 as int) as partition"
 )
-rows.write.format("kafka").options(**place).option("topic", "spark").save()
-source = {**place, "subscribe": "spark", "startingOffsets": "earliest"}
+rows.write.format("kafka").options(**bootstrap).option("topic", "spark").save()
+source = {**bootstrap, "subscribe": "spark", "startingOffsets": "earliest"}
 read = "partition, offset, cast(key as string), cast(value as string)"
 batch = spark.read.format("kafka").options(**source).load().selectExpr(*read.split(", "))
 stream = spark.readStream.format("kafka").options(**source, maxOffsetsPerTrigger=7).load()

@@ -121,7 +121,7 @@ def test_tables_are_listed_and_asked(world: PipeWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "message"),
     [
         ("selec 1", "syntax error"),
         ("select * from fligths", "The tables are: flights"),
@@ -139,11 +139,11 @@ def test_tables_are_listed_and_asked(world: PipeWorld) -> None:
         ),
     ],
 )
-def test_wrong_questions_are_told_as_such(asked: PipeWorld, statement: str, told: str) -> None:
+def test_wrong_questions_are_told_as_such(asked: PipeWorld, statement: str, message: str) -> None:
     refused = asked.run("sql", statement)
     assert (
         refused.code == 1
-        and told in refused.err
+        and message in refused.err
         and "Traceback" not in refused.err
         and not refused.out
     ), refused

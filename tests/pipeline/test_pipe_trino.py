@@ -117,23 +117,23 @@ def test_recorded_requests_get_answers(lake: PipeWorld) -> None:
     assert lake.table("flights") == before
 
 
-def _check_answer(lake: PipeWorld, path: str, told: dict[str, Any]) -> None:
+def _check_answer(lake: PipeWorld, path: str, body: dict[str, Any]) -> None:
     """Check the response fields that Trino reads."""
     match path.partition("?")[0].split("/")[3:]:
         case ["config"]:
-            assert told["overrides"] == {} and len(told["endpoints"]) == len(set(told["endpoints"]))
+            assert body["overrides"] == {} and len(body["endpoints"]) == len(set(body["endpoints"]))
         case ["namespaces"]:
-            assert told["namespaces"] == [["polynya"]] and told["next-page-token"] is None
+            assert body["namespaces"] == [["polynya"]] and body["next-page-token"] is None
         case ["namespaces", "polynya"]:
-            assert told["namespace"] == ["polynya"]
+            assert body["namespace"] == ["polynya"]
         case ["namespaces", "polynya", "tables"]:
-            names = [(one["namespace"], one["name"]) for one in told["identifiers"]]
+            names = [(one["namespace"], one["name"]) for one in body["identifiers"]]
             assert names == [(["polynya"], "flights"), (["polynya"], "flights__dlq")]
         case ["namespaces", "polynya", "tables", name]:
             table = lake.table("flights")
             pointer = table.iceberg_dlq if name.endswith("__dlq") else table.iceberg
-            assert told["metadata-location"] == pointer and told["metadata"]["format-version"] == 2
-            assert len(told["metadata"]["snapshots"]) == (0 if name.endswith("__dlq") else 2)
+            assert body["metadata-location"] == pointer and body["metadata"]["format-version"] == 2
+            assert len(body["metadata"]["snapshots"]) == (0 if name.endswith("__dlq") else 2)
         case other:
             raise AssertionError(f"a request of another kind: {other}")
 
@@ -168,8 +168,8 @@ def _run_all(trino: Trino, recorder: Recorder, data: Path) -> None:
     found: dict[str, list[dict[str, Any]]] = {}
 
     def noted(statement: str) -> None:
-        told = json.dumps(recorder.taken()).replace(str(data), "{data}")
-        found[statement] = json.loads(told)
+        text = json.dumps(recorder.taken()).replace(str(data), "{data}")
+        found[statement] = json.loads(text)
 
     assert [row[:2] for row in trino.query("describe flights")] == COLUMNS
     noted("describe flights")

@@ -141,9 +141,9 @@ def test_a_prefix_means_what_was_typed(world: PipeWorld) -> None:
     )
     for name in ("trust", "trust/big", "trust/b/c", "default/trust/x", "other/trust", "Caps/a"):
         world.append(name, {"name": name})
-    told = make(world, "trust", "trust")
-    assert (told["table"]["prefix"], told["table"]["streams"]) == ("trust", 4)
-    assert set(told["covered"]) == {"trust", "trust/big", "trust/b/c", "default/trust/x"}
+    created = make(world, "trust", "trust")
+    assert (created["table"]["prefix"], created["table"]["streams"]) == ("trust", 4)
+    assert set(created["covered"]) == {"trust", "trust/big", "trust/b/c", "default/trust/x"}
     inner = world.run("table", "create", "big", "--prefix", "trust/big")
     assert (
         "covers 1 stream now: trust/big" in inner.err
@@ -193,8 +193,8 @@ def test_what_a_table_lacks_is_seen_everywhere(
         and listed["job_seconds"] > 0
         and listed["bytes"] > 500
     )
-    told = world.run("table", "describe", "wide").out
-    assert "fields without a column  2: c, d.e" in told and "up to date" in told
+    output = world.run("table", "describe", "wide").out
+    assert "fields without a column  2: c, d.e" in output and "up to date" in output
 
     def metrics() -> dict[str, float]:
         lines = world.http.get(f"{world.node.admin}/metrics").text.splitlines()

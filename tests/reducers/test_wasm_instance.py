@@ -146,18 +146,18 @@ def test_a_missing_export_is_named_with_its_signature() -> None:
 
 
 def test_a_module_tells_why_it_stopped() -> None:
-    told = """(data (i32.const 8) "line 3: no item")
+    error_function = """(data (i32.const 8) "line 3: no item")
       (func (export "polynya_error") (result i64) i64.const 0x80000000f)"""
-    fault = fault_of(module(apply="unreachable", more=told))
+    fault = fault_of(module(apply="unreachable", more=error_function))
     assert (fault.kind, fault.reason) == (
         "TRAP",
         "line 3: no item (0.1 of 64.0 MiB of memory), in the batch that begins at record 0",
     )
 
 
-@pytest.mark.parametrize("told", ["unreachable", "(loop br 0) unreachable", "i64.const -1"])
-def test_a_bad_reason_is_passed_over(told: str) -> None:
-    more = f'(func (export "polynya_error") (result i64) {told})'
+@pytest.mark.parametrize("body", ["unreachable", "(loop br 0) unreachable", "i64.const -1"])
+def test_a_bad_reason_is_passed_over(body: str) -> None:
+    more = f'(func (export "polynya_error") (result i64) {body})'
     fault = fault_of(module(apply="unreachable", more=more), Budget(fuel_per_mib=10**6))
     assert fault.kind == "TRAP" and "unreachable" in fault.reason
 

@@ -222,7 +222,7 @@ def _runs(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "message"),
     [
         (b"\x07" + bytes(20), "malformed"),
         (bytes(17) + b"\xff" * 4, "malformed"),
@@ -231,14 +231,17 @@ def _runs(pid: int) -> bool:
     ],
 )
 def test_a_malformed_reply_is_a_fault(
-    reply: bytes, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    reply: bytes, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "liar.py").write_text(
         f"import os, sys\nos.read(0, 1)\nos.write(1, {reply!r})\nsys.exit(0)\n"
     )
     monkeypatch.setattr("polynya.reducers.wasm.sandbox.MODULE", "liar")
     monkeypatch.setattr("polynya.__file__", str(tmp_path / "polynya" / "__init__.py"))
-    with Sandbox(compiled(COUNTING)) as sandbox, pytest.raises(Fault, match=f"SANDBOX: .*{told}"):
+    with (
+        Sandbox(compiled(COUNTING)) as sandbox,
+        pytest.raises(Fault, match=f"SANDBOX: .*{message}"),
+    ):
         sandbox.begin()
 
 

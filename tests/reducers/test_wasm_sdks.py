@@ -50,32 +50,32 @@ def ran(
 
 def copied(name: str, folder: Path) -> Path:
     """Return a copy of an SDK, in which a build may leave files."""
-    place = folder / name
-    shutil.copytree(SDK / name, place, ignore=shutil.ignore_patterns(*BUILT))
-    return place
+    workdir = folder / name
+    shutil.copytree(SDK / name, workdir, ignore=shutil.ignore_patterns(*BUILT))
+    return workdir
 
 
 def rust_cart(folder: Path) -> bytes:
-    place = copied("rust", folder)
+    workdir = copied("rust", folder)
     build = [cargo(), "build", "--offline", "--release", "--target", TARGET, "--example", "cart"]
-    ran(build, place, {"CARGO_TARGET_DIR": str(place / "target")})
-    return (place / "target" / TARGET / "release" / "examples" / "cart.wasm").read_bytes()
+    ran(build, workdir, {"CARGO_TARGET_DIR": str(workdir / "target")})
+    return (workdir / "target" / TARGET / "release" / "examples" / "cart.wasm").read_bytes()
 
 
 def assemblyscript_cart(folder: Path) -> bytes:
-    place = copied("assemblyscript", folder)
+    workdir = copied("assemblyscript", folder)
     modules = installed(SDK / "assemblyscript", "assemblyscript") / "node_modules"
     compiler = modules / "assemblyscript" / "bin" / "asc.js"
-    ran([node(), compiler, "examples/cart.ts", "--target", "release"], place, environment())
-    return (place / "build" / "cart.wasm").read_bytes()
+    ran([node(), compiler, "examples/cart.ts", "--target", "release"], workdir, environment())
+    return (workdir / "build" / "cart.wasm").read_bytes()
 
 
 def go_cart(folder: Path) -> bytes:
-    place = copied("go", folder)
+    workdir = copied("go", folder)
     flags = ["-buildmode=c-shared", "-ldflags=-s -w", "-o", "cart.wasm", "./cart"]
     variables = {"GOOS": "wasip1", "GOARCH": "wasm", "GOFLAGS": "-mod=mod", "GOPROXY": "off"}
-    ran([needed_program("go"), "build", *flags], place, variables)
-    return (place / "cart.wasm").read_bytes()
+    ran([needed_program("go"), "build", *flags], workdir, variables)
+    return (workdir / "cart.wasm").read_bytes()
 
 
 def orders(count: int) -> list[Record]:
@@ -152,21 +152,21 @@ def test_the_cart_in_rust_has_a_value_for_each_item(rust: bytes) -> None:
 
 
 def test_the_crate_passes_its_tests_and_can_be_packaged(tmp_path: Path) -> None:
-    place = copied("rust", tmp_path)
-    target = {"CARGO_TARGET_DIR": str(place / "target")}
+    workdir = copied("rust", tmp_path)
+    target = {"CARGO_TARGET_DIR": str(workdir / "target")}
     assert "test result: ok. 4 passed" in ran(
-        [cargo(), "test", "--offline", "--lib"], place, target
+        [cargo(), "test", "--offline", "--lib"], workdir, target
     )
-    listed = ran([cargo(), "package", "--offline", "--list", "--allow-dirty"], place, target)
+    listed = ran([cargo(), "package", "--offline", "--list", "--allow-dirty"], workdir, target)
     assert {"Cargo.toml", "LICENSE", "README.md", "examples/cart.rs", "src/lib.rs"} <= set(
         listed.split()
     )
 
 
 def test_the_package_for_npm_has_the_sources(tmp_path: Path) -> None:
-    place = copied("assemblyscript", tmp_path)
+    workdir = copied("assemblyscript", tmp_path)
     command = [*npm(), "pack", "--dry-run", "--json", "--offline"]
-    (packed,) = json.loads(ran(command, place, environment()))
+    (packed,) = json.loads(ran(command, workdir, environment()))
     names = {file["path"] for file in packed["files"]}
     assert {"assembly/index.ts", "assembly/abi.ts", "examples/cart.ts", "LICENSE"} <= names
     assert not {name for name in names if name.startswith(("node_modules", "build"))}

@@ -38,12 +38,12 @@ def test_it_tells_the_state_and_that_a_repeat_is_equal(tmp_path: Path) -> None:
     result = invoke(tmp_path, compiled(COUNTING), b"1\n\n2\r\n3" + b"\n4" * 2997)
     assert result.exit_code == 0
     assert result.stdout_bytes == state + b"\n"
-    told = dict(line.split(maxsplit=1) for line in result.stderr.splitlines())
-    assert told["records"] == "3,000"
-    assert told["digest"] == f"sha256:{hashlib.sha256(state).hexdigest()}"
-    assert told["repeated"] == "equal"
-    told = json.loads(invoke(tmp_path, compiled(COUNTING), b"1\n2", "--json").stdout)
-    assert (told["records"], told["state_bytes"], told["repeated"]) == (2, 4, "equal")
+    report = dict(line.split(maxsplit=1) for line in result.stderr.splitlines())
+    assert report["records"] == "3,000"
+    assert report["digest"] == f"sha256:{hashlib.sha256(state).hexdigest()}"
+    assert report["repeated"] == "equal"
+    report = json.loads(invoke(tmp_path, compiled(COUNTING), b"1\n2", "--json").stdout)
+    assert (report["records"], report["state_bytes"], report["repeated"]) == (2, 4, "equal")
 
 
 @started

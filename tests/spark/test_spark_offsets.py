@@ -90,7 +90,7 @@ def test_a_checkpoint_of_many_streams_stays_small() -> None:
     for batch in range(2):
         for at in range(0, 30_000, 100):
             offsets[f"devices/{at + batch:06}/readings"][1] += 1
-        coded = cursors.encode({name: [*place] for name, place in offsets.items()})
+        coded = cursors.encode({name: [*offset] for name, offset in offsets.items()})
         sizes.append(size_of(coded))
         assert Cursors(bases, "cursors").decode(again(coded)) == offsets  # after a restart
     assert max(sizes) <= INLINE_BYTES

@@ -109,8 +109,8 @@ def test_limits_hold_at_every_start_and_available_now_ends_at_its_target(node: P
     numbered(node, "limit/a", 12)  # later than the start of a run that has to end
     assert query.offset is not None
     assert again(reader.latestOffset(query.offset, None)) == query.offset
-    told = reader.reportLatestOffset()
-    assert told is not None and told["limit/b"] == query.offset["limit/b"]
+    latest = reader.reportLatestOffset()
+    assert latest is not None and latest["limit/b"] == query.offset["limit/b"]
 
 
 def test_a_stopped_query_meets_trimmed_records(node: PipeWorld) -> None:

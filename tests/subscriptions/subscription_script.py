@@ -201,14 +201,14 @@ class _Story:
         return [Code(self._apply(group_of(name, GROUPS), Delete(name, self.now_ms)).code).name]
 
     def do_news(self, words: list[str]) -> list[str]:
-        told = []
+        news = []
         for machine in self.world.machines.values():
-            told += [
+            news += [
                 f"{key}: {spelled_name(name)}"
                 for key, (_, name) in machine.subscriptions.wakes.items()
             ]
             machine.subscriptions.wakes.clear()
-        return sorted(told) or ["none"]
+        return sorted(news) or ["none"]
 
     def do_event(self, words: list[str]) -> list[str]:
         key, named = words[0], _named(words)

@@ -42,12 +42,12 @@ async def test_links_are_told_once_although_the_state_is_another_nodes_meanwhile
     node: Shell,
 ) -> None:
     links: Any = node.subscriptions._links
-    register, told = links.register, 0
+    register, calls = links.register, 0
 
     async def other_state(home: int, subscription: Subscription) -> bool:
-        nonlocal told
-        told += 1
-        assert told < 3, "the groups are told again and again"
+        nonlocal calls
+        calls += 1
+        assert calls < 3, "the groups are told again and again"
         homes = home_of(node, "s").subscriptions.homes
         homes["s"] = deepcopy(homes["s"])
         return await register(home, subscription)  # type: ignore[no-any-return]
@@ -56,7 +56,7 @@ async def test_links_are_told_once_although_the_state_is_another_nodes_meanwhile
     assert (await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool"))[
         0
     ] == 201
-    assert told == 1
+    assert calls == 1
 
 
 @story

@@ -40,7 +40,7 @@ def refuse(
     service: Any = node.world.service
     call = service.call
 
-    async def told(group: int, command: Command) -> Reply:
+    async def call_or_refuse(group: int, command: Command) -> Reply:
         if unless(group, command):
             return await call(group, command)  # type: ignore[no-any-return]
         raise fault("not now")
@@ -48,7 +48,7 @@ def refuse(
     def end() -> None:
         service.call = call
 
-    service.call = told
+    service.call = call_or_refuse
     return end
 
 

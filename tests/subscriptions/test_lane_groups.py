@@ -82,7 +82,7 @@ async def test_a_group_is_one_row_with_its_lanes_below(node: Shell) -> None:
     rows, after = await listed(node)
     assert [row["id"] for row in rows] == ["crew", "crew.x", "s"] and after is None
     group = rows[0]
-    told = {
+    expected = {
         "group": "crew",
         "type": "pull-wake",
         "pattern": "test/*",
@@ -94,7 +94,7 @@ async def test_a_group_is_one_row_with_its_lanes_below(node: Shell) -> None:
         "attempts": 1,
         "workers": ["a", "c"],
     }
-    assert {field: group[field] for field in told} == told
+    assert {field: group[field] for field in expected} == expected
     lanes = [(each["id"], each["lane"], each["lag"], each["keeper"]) for each in group["lanes"]]
     assert lanes == [("crew.0", 0, 2, "a"), ("crew.1", 1, 1, "a"), ("crew.2", 2, 2, "a")]
     assert group["lanes"][1]["failure"]["error"] == "boom"
@@ -112,8 +112,8 @@ async def test_pages_of_names_do_not_divide_a_group(node: Shell) -> None:
     assert found == [("crew", 3), ("crew.x", 0), ("s", 0)] and after is None
     assert [row["id"] for row in (await listed(node, prefix="crew."))[0]] == ["crew.x"]
     plain = (await node.ask("GET", "subscriptions"))[1]["subscriptions"]
-    told = [(each["id"], each["group"], each["lane"]) for each in plain]
-    assert told[0] == ("crew.0", "crew", 0) and told[-2:] == [
+    rows = [(each["id"], each["group"], each["lane"]) for each in plain]
+    assert rows[0] == ("crew.0", "crew", 0) and rows[-2:] == [
         ("crew.x", None, None),
         ("s", None, None),
     ]

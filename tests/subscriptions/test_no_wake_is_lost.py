@@ -50,7 +50,7 @@ class Lives(RuleBasedStateMachine):
         self.explicit: set[str] = set()
         self.look = False  # somebody brought it to idle and has still to look at the links
         self.found_nothing = (0, "")  # the wake whose claim found nothing pending
-        self.told: list[str] = []  # news on their way to the home
+        self.news: list[str] = []  # news on their way to the home
         self.lossless = True  # nothing was forgotten since the last repair
 
     @initialize(
@@ -238,12 +238,12 @@ class Lives(RuleBasedStateMachine):
     @rule()
     def collect_news(self) -> None:
         for machine in self.world.machines.values():
-            self.told += [name for _, name in machine.subscriptions.wakes.values()]
+            self.news += [name for _, name in machine.subscriptions.wakes.values()]
             machine.subscriptions.wakes.clear()
 
     def news_arrive(self) -> None:
-        told, self.told = self.told, []
-        for name in told:
+        arrived, self.news = self.news, []
+        for name in arrived:
             if self.home.state == State.IDLE:
                 self.wake(name)
 
@@ -251,12 +251,12 @@ class Lives(RuleBasedStateMachine):
     def crash(self) -> None:
         for group in self.world.machines:
             self.world.restart(group)
-        self.told, self.look, self.found_nothing, self.lossless = [], False, (0, ""), False
+        self.news, self.look, self.found_nothing, self.lossless = [], False, (0, ""), False
 
     @rule()
     def sweep(self) -> None:
         for machine in self.world.machines.values():
-            self.told += [name for _, _, name in pending_watches(machine)]
+            self.news += [name for _, _, name in pending_watches(machine)]
         self.news_arrive()
         self.lossless = True
 
@@ -283,7 +283,7 @@ class Lives(RuleBasedStateMachine):
             return
         home = self.home
         on_the_way = (
-            self.told
+            self.news
             or self.look
             or any(machine.subscriptions.wakes for machine in self.world.machines.values())
         )

@@ -178,13 +178,13 @@ async def test_what_is_not_the_failed_record_of_the_holder_is_refused(node: Shel
     ):
         answer = await given_back(node, claim, **{**failed, **wrong})
         assert code(answer) == (400, "INVALID_REQUEST"), wrong
-    told = {"wake_id": claim["wake_id"], "generation": claim["generation"], **failed}
+    body = {"wake_id": claim["wake_id"], "generation": claim["generation"], **failed}
     retry = "subscriptions/s/retry"
-    bad = msgspec.json.encode(told)[:-1] + b',"record":"\xff"}'
+    bad = msgspec.json.encode(body)[:-1] + b',"record":"\xff"}'
     assert code(await node.ask("POST", retry, bad, claim["token"])) == (400, "INVALID_REQUEST")
-    assert code(await node.ask("POST", retry, told)) == (401, "TOKEN_INVALID")
+    assert code(await node.ask("POST", retry, body)) == (401, "TOKEN_INVALID")
     assert code(await node.ask("GET", retry)) == (405, "METHOD_NOT_ALLOWED")
-    assert code(await node.ask("POST", "subscriptions/none/retry", told, claim["token"])) == (
+    assert code(await node.ask("POST", "subscriptions/none/retry", body, claim["token"])) == (
         404,
         "SUBSCRIPTION_NOT_FOUND",
     )
@@ -275,9 +275,9 @@ class Client:
         name, world = url.path.removeprefix("/v1/stream/"), self.node.world
         if request.method == "PUT":
             await world.create(name, json=True)
-        place = parse_token(parse_qs(url.query).get("offset", [START])[0])
-        assert place is not None
-        page = await world.page(name, *place)
+        position = parse_token(parse_qs(url.query).get("offset", [START])[0])
+        assert position is not None
+        page = await world.page(name, *position)
         body = b"".join(bytes(span.payload) for span in page.spans)
         headers = {
             "content-type": "application/json",

@@ -36,7 +36,7 @@ def block(kind: str, word: str) -> str:
 
 
 def test_the_errors_are_those_that_the_server_answers() -> None:
-    told = {
+    documented = {
         (code, int(status))
         for code, status in re.findall(r"^\| `([A-Z_]+)` \| (\d{3}) \|", PAGE, re.MULTILINE)
     }
@@ -46,7 +46,7 @@ def test_the_errors_are_those_that_the_server_answers() -> None:
         for status, code in re.findall(r'refuse\(\s*(\d{3}),\s*"([A-Z_]+)"', source)
     }
     assert len(answered) > 12
-    assert told == answered
+    assert documented == answered
 
 
 def test_the_numbers_are_the_limits() -> None:
@@ -73,9 +73,9 @@ def test_shapes_and_signatures_are_as_the_page_says(tmp_path: Path) -> None:
             await node.world.create("default/audit")
             await node.world.append("default/audit", b"one")
             received = await hook.next()
-            wake, told = received.wake, json.loads(block("json", '"callback_token"'))
-            assert wake.keys() == told.keys()
-            assert wake["streams"][0].keys() == told["streams"][0].keys()  # type: ignore[index]
+            wake, example = received.wake, json.loads(block("json", '"callback_token"'))
+            assert wake.keys() == example.keys()
+            assert wake["streams"][0].keys() == example["streams"][0].keys()  # type: ignore[index]
             jwks = (await node.respond("GET", "jwks.json")).body.decode()
             signature = received.headers["webhook-signature"]
             check(signature, received.body, jwks)
@@ -95,7 +95,9 @@ def test_shapes_and_signatures_are_as_the_page_says(tmp_path: Path) -> None:
             status, claimed = await node.ask(
                 "POST", "subscriptions/workers/claim", {"worker": "w1"}
             )
-            told = json.loads(block("json", '"lease_ttl_ms": 30000, "streams": [{"path": "jobs/7"'))
-            assert status == 200 and claimed.keys() == told.keys()
+            example = json.loads(
+                block("json", '"lease_ttl_ms": 30000, "streams": [{"path": "jobs/7"')
+            )
+            assert status == 200 and claimed.keys() == example.keys()
 
     asyncio.run(story())

@@ -37,7 +37,7 @@ class Faulty(MemoryStore):
             )
 
 
-def told(story: Story) -> None:
+def run_story(story: Story) -> None:
     async def main() -> None:
         store = Faulty()
         access = StoreAccess(WatchedStore(store, asyncio.get_running_loop().time), lambda: None)
@@ -68,7 +68,7 @@ def test_writes_that_fail_for_long_are_told_until_one_works() -> None:
         assert await access.can_write()
         assert not store.objects, "what it tries it removes"
 
-    told(story)
+    run_story(story)
 
 
 def test_a_no_of_the_store_is_an_answer() -> None:
@@ -79,7 +79,7 @@ def test_a_no_of_the_store_is_an_answer() -> None:
             await asyncio.sleep(1)
         assert access.trouble() is None
 
-    told(story)
+    run_story(story)
 
 
 def test_reads_that_failed_are_told_while_that_is_of_now() -> None:
@@ -94,7 +94,7 @@ def test_reads_that_failed_are_told_while_that_is_of_now() -> None:
         await asyncio.sleep(60)
         assert access.trouble() is None
 
-    told(story)
+    run_story(story)
 
 
 def test_who_is_asked_tries_it_and_says_what_is_now() -> None:
@@ -104,7 +104,7 @@ def test_who_is_asked_tries_it_and_says_what_is_now() -> None:
         await asyncio.sleep(10)  # of the write that worked nothing follows any more
         assert not await access.can_write()
 
-    told(story)
+    run_story(story)
 
 
 def test_a_store_that_is_not_claimed_is_none() -> None:

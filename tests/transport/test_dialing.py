@@ -89,8 +89,8 @@ def test_a_connection_that_breaks_at_once_closes_its_own_descriptor_alone() -> N
 
 def test_a_connection_lost_before_anybody_waits_for_its_answer_is_no_error_of_the_loop() -> None:
     async def story() -> None:
-        told: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, what: told.append(what))
+        reported: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, what: reported.append(what))
         greeting = _Greeting(ConnectionResetError("gone"), checked=False)
         greeting.link.connection_lost(None)
         await asyncio.sleep(0)
@@ -100,7 +100,7 @@ def test_a_connection_lost_before_anybody_waits_for_its_answer_is_no_error_of_th
         await asyncio.sleep(0)
         del greeting, other
         gc.collect()
-        assert told == []
+        assert reported == []
 
     asyncio.run(story())
 

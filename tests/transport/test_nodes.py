@@ -511,22 +511,22 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
 
     async def story():
         one, two = Node(tmp_path, 1), Node(tmp_path, 2)
-        told = []
+        removals = []
         await one.start({2: two.port, 3: 1})
         one.links.dismiss_node(2)  # its address is another's by now, and it is not removed yet
         await two.start({1: one.port})
-        two.links.on_removed = told.append
+        two.links.on_removed = removals.append
         await wait_for(
             lambda: any(
                 "is being removed from the cluster" in str(getattr(each, "reason", ""))
                 for each in caplog.records
             )
         )
-        assert told == []
+        assert removals == []
         one.links.dismiss_node(2, 7)
         one.links.dismiss_node(2, 9)  # later maps have it so, too
-        await wait_for(lambda: told)
-        assert {(each.node, each.cluster, each.history, each.removed) for each in told} == {
+        await wait_for(lambda: removals)
+        assert {(each.node, each.cluster, each.history, each.removed) for each in removals} == {
             (1, "c", 1, 7)
         }
         await two.stop()
@@ -564,13 +564,13 @@ def test_a_removed_node_that_comes_by_a_one_way_road_is_put_out(tmp_path):
 
     async def story():
         async with one_way(tmp_path) as (one, two):
-            told = []
-            two.links.on_removed = told.append
+            removals = []
+            two.links.on_removed = removals.append
             await wait_for(lambda: two.raft.is_up(1))
             one.links.dismiss_node(2, 5)
             await one.links.remove_node(2)
-            await wait_for(lambda: told and not two.raft.is_up(1))
-            assert told[0].removed == 5
+            await wait_for(lambda: removals and not two.raft.is_up(1))
+            assert removals[0].removed == 5
 
     run(story())
 
@@ -583,13 +583,13 @@ def test_a_word_of_removal_is_not_heard_from_whoever_is_not_who_was_called(tmp_p
         for wrong in ({"history": 2}, {"node": 4}):
             liar = await asyncio.start_server(partial(_refuse_as_removed, wrong), "127.0.0.1", 0)
             own = Hello(4, 4, "c", 1, 4, 3, 0, 1, "life")
-            told: list[Hello] = []
+            removals: list[Hello] = []
             events = LinkEvents()
-            events.removed = told.append
+            events.removed = removals.append
             dialer = Dialer(own, 2, liar.sockets[0].getsockname()[:2], None, events)
             with pytest.raises(OSError, match="it refuses this node"):
                 await dialer.connect(0, LANE_ASK)
-            assert told == []
+            assert removals == []
             liar.close()
 
     run(story())
@@ -597,8 +597,8 @@ def test_a_word_of_removal_is_not_heard_from_whoever_is_not_who_was_called(tmp_p
 
 async def _refuse_as_removed(wrong, reader, writer):
     await reader.readexactly(PREAMBLE.size)
-    told = Hello(4, 4, "c", 1, 4, 2, 0, 1, "life", removed=99)
-    own = encode_hello(structs.replace(told, **wrong))
+    hello = Hello(4, 4, "c", 1, 4, 2, 0, 1, "life", removed=99)
+    own = encode_hello(structs.replace(hello, **wrong))
     ends = FrameLink(lambda: None, lambda *frame: None, lambda: None, checked=True)
     ends.connection_made(writer.transport)
     ends.send(FrameType.REFUSED, len(own), 0, own + b"node 3 was removed from the cluster")

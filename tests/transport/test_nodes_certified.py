@@ -64,13 +64,13 @@ def test_who_shows_the_wrong_certificate_does_not_come_in(tmp_path, authority, c
         }[case]()
         await one.start({2: two.port}, tls=certified(authority, 1))
         await two.start({1: one.port}, tls=tls)
-        told = lambda: {record.getMessage() for record in caplog.records}  # noqa: E731
+        messages = lambda: {record.getMessage() for record in caplog.records}  # noqa: E731
         await wait_for(
             lambda: (
-                "a node cannot be reached" in told()
+                "a node cannot be reached" in messages()
                 and (
-                    "a node was refused" in told()
-                    or "a connection to the peer port was refused" in told()
+                    "a node was refused" in messages()
+                    or "a connection to the peer port was refused" in messages()
                 )
             )
         )

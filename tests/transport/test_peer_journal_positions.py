@@ -104,7 +104,7 @@ def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -
 
     async def story() -> None:
         one, two = Node(tmp_path, 1), Node(tmp_path, 2)
-        told: list[Hello] = []
+        reported: list[Hello] = []
 
         async def begin(
             node: Node, others: dict[int, int], opened: int, synced: int, incarnation: str
@@ -119,9 +119,9 @@ def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -
         await wait_for(lambda: one.heard)
         await two.stop()
         await begin(two, {1: one.port}, 3999, 3999, "second")
-        two.links.on_stale_copy = told.append
-        await wait_for(lambda: told)
-        assert (told[0].node, told[0].lacks) == (
+        two.links.on_stale_copy = reported.append
+        await wait_for(lambda: reported)
+        assert (reported[0].node, reported[0].lacks) == (
             1,
             "its journal ends at segment 0, offset 3999, but was synced up to segment 0, offset "
             "4000",

@@ -12,7 +12,7 @@ from polynya.cli.terminal import exits
 
 
 @pytest.mark.parametrize(
-    ("place", "path"),
+    ("location", "path"),
     [
         ("backups", "backups"),
         ("-", "-"),
@@ -21,22 +21,22 @@ from polynya.cli.terminal import exits
         ("file:///one.tar", "/one.tar"),
     ],
 )
-def test_a_folder_may_be_given_as_a_url(place: str, path: str) -> None:
-    assert locations.path_of(place) == path
+def test_a_folder_may_be_given_as_a_url(location: str, path: str) -> None:
+    assert locations.path_of(location) == path
 
 
 @pytest.mark.parametrize(
-    "place", ["gs://bucket/a", "http://there/a", "file://backups", "S3://bucket"]
+    "location", ["gs://bucket/a", "http://there/a", "file://backups", "S3://bucket"]
 )
 def test_no_folder_is_made_for_what_is_no_place(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def write() -> None:
-        async with locations.to_write(place, None):
+        async with locations.to_write(location, None):
             raise AssertionError("there is no such place")
 
     async def read() -> None:
-        async with locations.to_read(place, None):
+        async with locations.to_read(location, None):
             raise AssertionError("there is no such place")
 
     monkeypatch.chdir(tmp_path)
