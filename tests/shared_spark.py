@@ -57,7 +57,7 @@ class Unclosed:
 
 @contextmanager
 def configured(session: Any, settings: dict[str, str]) -> Iterator[Any]:
-    """The session with other settings for a while."""
+    """Change settings of the session until `with` ends."""
     before = {name: session.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         session.conf.set(name, value)

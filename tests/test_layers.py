@@ -138,7 +138,7 @@ def others_of(text: str) -> set[str]:
 
 
 def texts(place: str) -> list[str]:
-    """The sources of a room, or of one file."""
+    """Return the sources of a room, or of one file."""
     path = SOURCE / place
     return [each.read_text() for each in (path.rglob("*.py") if path.is_dir() else (path,))]
 

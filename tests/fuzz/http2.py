@@ -89,7 +89,7 @@ class Vandal:
         self._sitters: list[socket.socket] = []
 
     def act(self) -> None:
-        """One connection with some frames."""
+        """Open one connection, and send some frames."""
         chance = self.chance
         with contextlib.suppress(OSError):  # closed by the node, as it may
             line = socket.create_connection(self._address, timeout=60)

@@ -271,7 +271,7 @@ class Impostor:
         )
 
     async def say(self) -> None:
-        """One kind of nonsense, to one of the others."""
+        """Send one kind of invalid data to one of the others."""
         chance = self.chance
         node = chance.choice(list(self.addresses))
         acts: tuple[Callable[[int], Any], ...] = (
@@ -288,7 +288,7 @@ class Impostor:
             await chance.choice(acts)(node)
 
     async def _agree(self, node: int) -> None:
-        """Messages of groups."""
+        """Send messages of groups."""
         link = await self.line(node, LANE_RAFT)
         for _ in range(self.chance.randrange(1, 30)):
             body = join_messages([self._message() for _ in range(self.chance.randrange(1, 4))])
@@ -415,7 +415,7 @@ class Impostor:
         link.transport.write(damaged(chance, head + body) if chance.random() < 0.3 else head + body)
 
     async def _greet(self, node: int) -> None:
-        """Greetings of others, of other clusters, and of none."""
+        """Send greetings of others, of other clusters, and of none."""
         chance = self.chance
         self.counts["greetings"] += 1
         right = encode_hello(self.own)

@@ -90,7 +90,7 @@ class Vandal:
         self._sitters: list[socket.socket] = []
 
     def act(self) -> None:
-        """One connection with some lines."""
+        """Open one connection, and send some lines."""
         chance = self.chance
         with contextlib.suppress(OSError):  # closed by the node, as it may
             line = TextClient(self._address)
