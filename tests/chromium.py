@@ -71,7 +71,7 @@ class Page:
         self.wait("document.readyState === 'complete'")
 
     def run(self, script: str) -> Any:
-        """The value of an expression, awaited if it is a promise; an exception of it is an
+        """Return the value of an expression, awaited if it is a promise; an exception of it is an
         AssertionError."""
         result = self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
@@ -100,7 +100,7 @@ class Page:
         )
 
     def press(self, key: str) -> None:
-        """A key, as `KeyboardEvent.key` names it."""
+        """Send a key, as `KeyboardEvent.key` names it."""
         text = {"text": key} if len(key) == 1 else {}
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, **text)
@@ -203,7 +203,7 @@ class Browser:
 
 
 def chromium() -> tuple[Path, dict[str, str]]:
-    """The program and the environment it needs. Raises CannotStart."""
+    """Find the program, and return it with the environment it needs. Raises CannotStart."""
     named = os.environ.get("CHROMIUM")
     found = named or next(filter(None, map(shutil.which, SYSTEM)), None)
     if found:
@@ -253,8 +253,8 @@ def _packaged() -> tuple[Path, dict[str, str]]:
 
 @contextmanager
 def running_browser(*flags: str) -> Iterator[Browser]:
-    """A browser with a profile of its own, and these flags beside the usual ones. Raises
-    CannotStart."""
+    """Run a browser with a profile of its own until `with` ends, with these flags beside the usual
+    ones. Raises CannotStart."""
     with tempfile.TemporaryDirectory(
         prefix="polynya-browser-", ignore_cleanup_errors=True
     ) as profile:
@@ -272,7 +272,7 @@ def browser() -> Iterator[Browser]:
 
 
 def _pipe() -> tuple[int, int]:
-    """Both ends above the descriptors that the child wants for itself."""
+    """Open a pipe with both ends above the descriptors that the child wants for itself."""
     ends = os.pipe()
     moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE) for end in ends]
     for end in ends:
@@ -281,7 +281,7 @@ def _pipe() -> tuple[int, int]:
 
 
 def _noteworthy(message: dict[str, Any]) -> list[str]:
-    """The lines that a person would see in the console."""
+    """Return the lines that a person would see in the console."""
     parameters = message.get("params", {})
     if message.get("method") == "Runtime.consoleAPICalled":
         return [

@@ -34,7 +34,7 @@ _running: list[Any] = []
 
 
 def shared_runner() -> Any:
-    """The runner of the session, which is started by the first caller. Leave it open."""
+    """Return the runner of the session, which is started by the first caller. Leave it open."""
     # `conftest.py` imports this file, also where mutants run with a part of the product
     from spark_jars import readers_jars
 

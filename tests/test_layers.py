@@ -109,7 +109,7 @@ HEAVY = {"pyspark", "py4j", "pyarrow", "pyiceberg", "deltalake", "duckdb", "pand
 
 @functools.cache
 def imported(text: str) -> tuple[str, ...]:
-    """Dotted names of the modules that a source imports, at any depth of its code."""
+    """Return the dotted names of the modules that a source imports, at any depth of its code."""
     return tuple(_imported(text))
 
 
@@ -126,14 +126,14 @@ def _imported(text: str) -> Iterator[str]:
 
 
 def rooms_of(text: str) -> set[str]:
-    """The rooms of ours that a source imports."""
+    """Return the rooms of ours that a source imports."""
     return {name.split(".")[1] for name in imported(text) if name.startswith("polynya.")} - {
         "__version__"
     }
 
 
 def others_of(text: str) -> set[str]:
-    """The top-level modules that a source imports and that are not ours."""
+    """Return the top-level modules that a source imports and that are not ours."""
     return {name.split(".")[0] for name in imported(text)} - {"polynya"}
 
 
@@ -152,7 +152,8 @@ def forbidden_modules(place: str, sources: Iterable[str]) -> set[str]:
 
 
 def importers(*libraries: str) -> set[str]:
-    """Files outside the lakehouse and the Spark source that import one of the libraries."""
+    """Return the files outside the lakehouse and the Spark source that import one of the
+    libraries."""
     found = {
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")
@@ -264,7 +265,7 @@ CIRCLES = {
 
 
 def modules_of(room: str) -> dict[str, str]:
-    """The modules of a room by their dotted names inside it, with their sources."""
+    """Return the modules of a room by their dotted names inside it, with their sources."""
     found = {}
     for path in (SOURCE / room).rglob("*.py"):
         parts = path.relative_to(SOURCE / room).with_suffix("").parts
@@ -273,7 +274,7 @@ def modules_of(room: str) -> dict[str, str]:
 
 
 def named_modules(text: str, room: str, modules: Iterable[str]) -> set[str]:
-    """The modules of the room that a source imports, also those only for type hints."""
+    """Return the modules of the room that a source imports, also those only for type hints."""
     prefix, names = f"polynya.{room}.", set()
     for node in nodes_of(text):
         if (
@@ -296,7 +297,7 @@ def named_modules(text: str, room: str, modules: Iterable[str]) -> set[str]:
 
 
 def circle_of(sources: dict[str, str], room: str) -> set[str]:
-    """The modules of a room that import themselves, directly or over others."""
+    """Return the modules of a room that import themselves, directly or over others."""
     imports = {name: named_modules(text, room, sources) - {name} for name, text in sources.items()}
 
     def reached(begin: str) -> set[str]:

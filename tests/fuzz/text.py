@@ -38,7 +38,7 @@ class Keeper:
         self._must("OK", self.line.ask(f"REGISTER {self.topic}"))
 
     def act(self) -> None:
-        """Raises Wrong."""
+        """Put some messages, or get and check one. Raises Wrong."""
         if len(self._written) - self._read < UNREAD_MAX and self.chance.random() < 0.6:
             self._put()
         else:
