@@ -38,7 +38,7 @@ class Servers:
         return sum(self._s3.cpu_times()[:2])
 
     def between_nodes(self) -> dict[str, float]:
-        """Bytes that nodes sent to nodes, by kind."""
+        """Sum the bytes that nodes sent to nodes, by kind."""
         found = {"payload": 0.0, "catalog": 0.0}
         for url in self.cluster.urls:
             text = urllib.request.urlopen(f"{url}/metrics", timeout=10).read().decode()

@@ -119,7 +119,7 @@ class Leader(Node):
         self.turn()
 
     def commit(self) -> None:
-        """Answers what a majority has."""
+        """Answer what a majority has."""
         marks = sorted((self._durable, *self.followers.values()))
         while self._answered < marks[len(marks) // 2]:
             self._answered += 1

@@ -46,7 +46,8 @@ HEAP = ("-Xms512m", "-Xmx1g")
 
 
 def jars() -> Path:
-    """The folder of the server's jars, in $KAFKA_LIBS, or from Maven Central once."""
+    """Return the folder of the server's jars: $KAFKA_LIBS, or a copy that is fetched once from
+    Maven Central."""
     named = os.environ.get("KAFKA_LIBS")
     if named:
         return Path(named)
@@ -61,7 +62,7 @@ def jars() -> Path:
 
 
 def java(main: str, *arguments: str, heap: tuple[str, ...] = ()) -> list[str]:
-    """The command that runs a class of Kafka's."""
+    """Return the command that runs a class of Kafka's."""
     return ["java", *heap, "-cp", f"{jars()}/*", main, *arguments]
 
 

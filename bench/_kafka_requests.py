@@ -87,7 +87,7 @@ def init_producer_id() -> bytes:
 
 
 def produce(producer: int, sequence: int) -> bytes:
-    """One record in one batch of an idempotent producer, acks=-1."""
+    """Encode a request with one record in one batch of an idempotent producer, acks=-1."""
     made = bytearray(build_batch([Record(None, b"x" * 256, 1000)]))
     struct.pack_into(">qhi", made, 43, producer, 0, sequence)
     struct.pack_into(">I", made, 17, google_crc32c.value(bytes(made[21:])))
@@ -109,7 +109,7 @@ def produce(producer: int, sequence: int) -> bytes:
 
 
 def fetch(offset: int) -> bytes:
-    """One partition from an offset on; it waits for a record."""
+    """Encode a request for one partition from an offset on; it waits for a record."""
     types = _module("Fetch", "request")
     request = types.FetchRequest(
         max_wait=i32Timedelta.parse(_milliseconds(WAIT_MS)),

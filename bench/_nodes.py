@@ -41,7 +41,7 @@ class ThreeNodes:
         return [f"http://127.0.0.1:{self.port + 10 * number}" for number in range(3)]
 
     def cpu(self) -> list[float]:
-        """Seconds of each node so far, a supervisor included."""
+        """Return the CPU seconds of each node so far, a supervisor included."""
         return cpu_of(self.nodes)
 
     def memory(self) -> float:
@@ -59,7 +59,7 @@ class ThreeNodes:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _end(self) -> None:
-        """All processes are gone when this returns."""
+        """End all processes; they are gone when this returns."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -112,7 +112,7 @@ class Cluster(ThreeNodes):
         ]
 
     def metric(self, name: str) -> float:
-        """The sum over all nodes and labels."""
+        """Sum a metric over all nodes and labels."""
         total = 0.0
         for url in self.urls:
             text = urllib.request.urlopen(f"{url}/metrics", timeout=10).read().decode()
@@ -254,7 +254,7 @@ def is_listening(port: int) -> bool:
 
 
 def cpu_of(nodes: list[list[psutil.Process]]) -> list[float]:
-    """Seconds of each node so far."""
+    """Return the CPU seconds of each node so far."""
     return [sum(sum(process.cpu_times()[:2]) for process in node) for node in nodes]
 
 

@@ -50,7 +50,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 
 
 def summary(runs: Runs) -> dict[str, Figures]:
-    """Median, smallest and largest value of each figure, by server."""
+    """Return the median, smallest and largest value of each figure, by server."""
     return {
         name: {
             key: [_short(of([run[key] for run in found])) for of in (statistics.median, min, max)]
@@ -106,7 +106,7 @@ def save(
 
 
 def load(name: str) -> dict[str, Any]:
-    """The saved result of one benchmark."""
+    """Load the saved result of one benchmark."""
     found: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
     return found
 

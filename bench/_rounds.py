@@ -12,8 +12,8 @@ Runs = dict[str, list[Figures]]
 
 
 def in_turn(names: Sequence[str], rounds: int, run: Callable[[str], Figures]) -> Runs:
-    """Every other round backwards: what a run leaves to the next one, it leaves to each of them.
-    The figures of each run go to stderr."""
+    """Run each name in each round, every other round backwards: what a run leaves to the next one,
+    it leaves to each of them. The figures of each run go to stderr."""
     runs: Runs = {name: [] for name in names}
     for number in range(rounds):
         for name in names if number % 2 == 0 else names[::-1]:
@@ -23,8 +23,8 @@ def in_turn(names: Sequence[str], rounds: int, run: Callable[[str], Figures]) ->
 
 
 def table(head: str, runs: Runs, more: Mapping[str, Mapping[str, float]] | None = None) -> str:
-    """Markdown: of each figure the median, the smallest and the largest. `more`: columns with one
-    number for each name."""
+    """Return a Markdown table with the median, the smallest and the largest of each figure. `more`:
+    columns with one number for each name."""
     keys = list(next(iter(runs.values()))[0])
     columns = {
         key: {name: _spread([run[key] for run in found]) for name, found in runs.items()}

@@ -33,7 +33,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory(self) -> int:
-        """Resident bytes beside the block cache."""
+        """Return the resident bytes without the block cache."""
         return self.resident - self.cache
 
 

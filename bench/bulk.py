@@ -55,7 +55,7 @@ class Servers(NamedTuple):
         return sum(sum(process.cpu_times()[:2]) for process in self.processes)
 
     def faults(self) -> int:
-        """Minor page faults so far."""
+        """Count the minor page faults so far."""
         return sum(
             int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[7])
             for process in self.processes

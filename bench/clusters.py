@@ -25,7 +25,7 @@ def _started(server: str, directory: str | None) -> Cluster | Ursula | Floor:
 
 
 def run_once(server: str, arguments: argparse.Namespace) -> Figures:
-    """One fresh cluster, one load, its figures."""
+    """Start a fresh cluster, run one load, and return its figures."""
     with _started(server, arguments.directory) as cluster:
         style = "ursula" if server == "ursula" else "durable"
         command = [

@@ -56,7 +56,7 @@ STREAMS = 8
 
 
 def make_packs(folder: str, megabytes: int) -> list[Range]:
-    """Skewed streams of JSON records of about 1 KB, in packs of 32 MB."""
+    """Write skewed streams of JSON records of about 1 KB, in packs of 32 MB."""
     blobs = LocalBlobs(folder)
     rng = random.Random(7)
     words = [
@@ -170,7 +170,7 @@ class OneJob:
 
 
 def run_spark(runner: Any, folder: str, ranges: list[Range]) -> JobOutcome:
-    """The product's pipeline: samples, tasks on Spark, Iceberg and Delta."""
+    """Run the product's pipeline: samples, tasks on Spark, Iceberg and Delta."""
     coordinator = OneJob(folder, ranges)
     return run_job(
         coordinator.plan("bench"), coordinator, runner, LocalBlobs(folder), lambda step, text: None
@@ -193,7 +193,8 @@ JSON_SCHEMA = pa.schema(
 
 
 def pyarrow_task(folder: str, name: str, ranges: Sequence[Range]) -> int:
-    """The same work with the least of ceremony: one process's share of the ranges to one file."""
+    """Do the same work with the least of ceremony: one process's share of the ranges to one
+    file."""
     pa.set_cpu_count(1)
     path = f"{folder}/baseline/{name}.parquet"
     schema = pa.schema(
@@ -285,7 +286,7 @@ def _pyarrow_block(folder: str, ranges: Sequence[Range], schema: pa.Schema) -> p
 
 
 def run_pyarrow(pool: Any, folder: str, ranges: list[Range], cores: int) -> int:
-    """The baseline: the ranges cut as the pipeline cuts them, over warm processes."""
+    """Run the baseline: the ranges cut as the pipeline cuts them, over warm processes."""
     os.makedirs(f"{folder}/baseline", exist_ok=True)
     tasks = layout(ranges, {}, cores)
     work = [(folder, f"{secrets.token_hex(4)}-{task.id}", task.ranges) for task in tasks]
@@ -293,7 +294,7 @@ def run_pyarrow(pool: Any, folder: str, ranges: list[Range], cores: int) -> int:
 
 
 def cpu_seconds() -> float:
-    """User and system time of this process and all below it: JVM, workers and pool."""
+    """Sum user and system time of this process and all below it: JVM, workers and pool."""
     total = 0.0
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         try:

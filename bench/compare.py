@@ -42,7 +42,7 @@ await server.start()
 
 
 def command(server: str, port: int, data: Path) -> tuple[list[str], dict[str, str]]:
-    """The command line and environment of a server under test."""
+    """Return the command line and environment of a server under test."""
     if server.startswith("polynya"):
         cores = server.partition("-")[2] or "1"
         return [
@@ -92,7 +92,7 @@ def wait_ready(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def usage(process: subprocess.Popen[bytes]) -> tuple[float, float]:
-    """CPU seconds and RSS MiB of the process and its children."""
+    """Return CPU seconds and RSS MiB of the process and its children."""
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     cpu = sum(sum(member.cpu_times()[:2]) for member in family)
     return cpu, sum(member.memory_info().rss for member in family) / 2**20
@@ -117,7 +117,7 @@ end
 
 
 def prepare(port: int) -> None:
-    """The streams that `catch-up` reads."""
+    """Create the streams that `catch-up` reads."""
     for number in range(CATCH_UP_STREAMS):
         url = f"http://127.0.0.1:{port}/v1/stream/replay-{number}"
         headers = {"Content-Type": "application/octet-stream"}
@@ -132,7 +132,7 @@ def prepare(port: int) -> None:
 
 
 def run_once(server: str, arguments: argparse.Namespace) -> Figures:
-    """One fresh server, one load, its figures."""
+    """Start a fresh server, run one load, and return its figures."""
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.directory))
     data = folder / "data"
     data.mkdir()

@@ -127,7 +127,7 @@ class Puts:
             await asyncio.sleep(INTERVAL / 2)
 
     async def ceiling(self, size: int, seconds: float) -> float:
-        """Bytes a second of as many connections as three cores have puts in flight."""
+        """Return the bytes a second of as many connections as three cores have puts in flight."""
         began = perf_counter()
         until = began + seconds
 
@@ -182,7 +182,7 @@ def small_appends(servers: Servers, streams: int, seconds: float) -> Figures:
 
 
 def large_appends(servers: Servers, seconds: float) -> Figures:
-    """CPU of a gigabyte, and bytes between nodes, with large appends as fast as they go."""
+    """Measure CPU of a gigabyte, and bytes between nodes, with large appends as fast as they go."""
     names = [f"large/{number}" for number in range(BULK_CONNECTIONS)]
     writers = Writers(servers.ports, names, os.urandom(LARGE_BYTES))
 
@@ -284,7 +284,8 @@ def main() -> None:
 def measured(
     arguments: argparse.Namespace,
 ) -> tuple[dict[str, list[Figures]], dict[str, list[Figures]]]:
-    """The figures of small appends by the number of streams, and of large ones."""
+    """Measure small appends by the number of streams, and large ones; return the figures of
+    both."""
     with running_servers(arguments.directory) as servers:
         small = in_turn(
             arguments.streams.split(","),

@@ -118,7 +118,7 @@ def _seconds(process: psutil.Process) -> float:
 
 
 def at_rate(servers: Servers, rate: float, seconds: float) -> Figures:
-    """The figures at a rate in MB/s."""
+    """Return the figures at a rate in MB/s."""
     payload = os.urandom(int(rate * 1e6 * INTERVAL / PARTITIONS))
     writers = PacedWriters(servers.ports, NAMES, payload)
     busy = Busy(servers)
@@ -162,7 +162,7 @@ def _percent(
 
 
 def _idle(before: object) -> float:
-    """Percent of the machine's time."""
+    """Return the share of the machine's time that was idle since `before`, in percent."""
     spent = [now - then for now, then in zip(psutil.cpu_times(), before, strict=True)]  # type: ignore[call-overload]
     return 100 * spent[3] / sum(spent[:8])
 

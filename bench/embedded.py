@@ -97,7 +97,7 @@ def theirs(
     seconds: float,
     size: int,
 ) -> Found:
-    """The same with walrus-rust."""
+    """Measure the same with walrus-rust."""
     arguments = [schedule, threads, max(1, int(seconds)), size, batch]
     command = [str(program), str(folder), *map(str, arguments)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder.parent)

@@ -150,7 +150,7 @@ class Three:
             )
 
     def silence(self, number: int, *, over: bool = False) -> None:
-        """Packets from and to the node vanish, also its clients'."""
+        """Drop all packets from and to the node, also its clients'; `over`: no longer."""
         for chain in ("INPUT", "OUTPUT"):
             rule = ["-F", chain] if over else ["-A", chain, "-j", "DROP"]
             subprocess.run([*self.network.inside(number), "iptables", *rule], check=True)

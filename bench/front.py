@@ -80,8 +80,8 @@ def _protected(folder: str, limits: Limits) -> tuple[Protection, str]:
 
 
 def measure(content_type: str, body: bytes, requests: int, limits: Limits | None = None) -> float:
-    """Microseconds of CPU per append: the median of the rounds. With `limits`, each needs a token,
-    of which all connections have one."""
+    """Return the microseconds of CPU per append: the median of the rounds. With `limits`, each
+    needs a token, of which all connections have one."""
     with tempfile.TemporaryDirectory() as folder:
         protection, token = _protected(folder, limits) if limits is not None else (None, "")
     front = HttpFront(_Service(), protection=protection)  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def measure(content_type: str, body: bytes, requests: int, limits: Limits | None
 
 
 def main(requests: int = 200_000) -> dict[str, float]:
-    """The measurements by name, in microseconds."""
+    """Return the measurements by name, in microseconds."""
     gc.freeze()
     payload = b'{"id":123,"name":"' + b"x" * 220 + b'","v":1.5}'
     return {

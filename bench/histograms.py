@@ -132,7 +132,8 @@ class Node:
         return self._cpu() - before
 
     def _cpu(self) -> float:
-        """Nanoseconds of all threads, as seconds: `cpu_times` counts in hundredths of a second."""
+        """Return the CPU seconds of all threads, counted in nanoseconds: `cpu_times` counts in
+        hundredths of a second."""
         tasks = (
             task for each in self._processes for task in Path(f"/proc/{each.pid}/task").iterdir()
         )
@@ -164,7 +165,7 @@ def _check(answer: bytes) -> None:
 
 @contextlib.contextmanager
 def pair(trees: dict[str, Path], folder: Path) -> Iterator[dict[str, Node]]:
-    """Two nodes at once. Their folders are removed at the end."""
+    """Run a node of each tree at once until `with` ends, then remove their folders."""
     nodes: dict[str, Node] = {}
     folder.mkdir()
     try:

@@ -85,7 +85,8 @@ def _run(work: Coroutine[Any, Any, tuple[list[float], float]]) -> tuple[list[flo
 
 
 def run_once(options: argparse.Namespace, rooms: Counter[str]) -> Figures:
-    """One fresh cluster, one load, its figures; `rooms` gets the samples of its nodes."""
+    """Start a fresh cluster, run one load, and return its figures; `rooms` gets the samples of its
+    nodes."""
     flags = ["--text-listen", "on", "--text-profile", options.profile]
     flags += ["--segments-records", str(options.segment_records)]
     with Cluster(*flags, directory=options.directory) as cluster:

@@ -136,7 +136,7 @@ async def fill(folder: Path, streams: int) -> dict[str, float]:
 async def evicted(
     engine: CoreRuntime, store: ObjectStore, report: Callable[[str, str], None]
 ) -> None:
-    """All streams leave the memory."""
+    """Evict all streams, and report what that took."""
     evictor = Evictor(
         engine.groups, store, EvictSettings(after_ms=1, few=1), "bench", in_flight=set()
     )
@@ -150,7 +150,7 @@ async def evicted(
 
 
 async def returned(engine: CoreRuntime, streams: int) -> None:
-    """Each hundredth is written to again."""
+    """Append to each hundredth stream, and print what that took."""
     batch = Batch(Encoding.JSON, 1, PAYLOAD, crc32c(PAYLOAD))
     now_ms, numbers = engine.service.now_ms(), range(0, streams, 100)
     begin, cpu = perf_counter(), process_time()
@@ -166,7 +166,8 @@ async def returned(engine: CoreRuntime, streams: int) -> None:
 
 
 async def snapshots(engine: CoreRuntime, what: str) -> None:
-    """One round, and how long the loop stood still at most: each pass of it is timed."""
+    """Run one round, and measure how long the loop stood still at most: each pass of it is
+    timed."""
     loop, passes, written = asyncio.get_running_loop(), [0.0], engine.snapshotter.counters.bytes
 
     def passed(before: float) -> None:

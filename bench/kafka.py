@@ -92,7 +92,7 @@ class ThreeOfOurs:
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
 
     def cpus(self) -> list[float]:
-        """Seconds of each node so far, by its number."""
+        """Return the CPU seconds of each node so far, by its number."""
         return self._cluster.cpu()
 
     def cpu(self) -> float:

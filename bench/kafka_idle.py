@@ -24,7 +24,7 @@ AT_ONCE = 10
 
 
 async def used(node: OneNode, seconds: float) -> float:
-    """Percent of a core."""
+    """Return the CPU time of the node in the next `seconds`, in percent of a core."""
     before = node.cpu()
     await asyncio.sleep(seconds)
     return (node.cpu() - before) / seconds * 100

@@ -92,7 +92,7 @@ class Writer(asyncio.Protocol):
 
 @contextmanager
 def server(data: Path, *flags: str) -> Iterator[tuple[str, str]]:
-    """A node of one core; its public and its admin address."""
+    """Run a node of one core until `with` ends; yield its public and its admin address."""
     command = [
         sys.executable,
         "-m",

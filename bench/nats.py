@@ -112,7 +112,7 @@ Publish = Callable[[], Awaitable[None]]
 async def drive(
     publishers: list[Publish], seconds: float, cpu: Callable[[], list[float]]
 ) -> Figures:
-    """Each again and again until the time is over."""
+    """Call each publisher again and again until the time is over."""
     latencies: list[float] = []
     deadline = time.monotonic() + seconds
 
@@ -237,7 +237,7 @@ def run_once(server: str, arguments: argparse.Namespace, *, traced: bool = False
 
 
 def _syncs(path: Path) -> int:
-    """Calls in a summary of strace."""
+    """Sum the calls in a summary of strace."""
     return sum(
         int(line.split()[3])
         for line in path.read_text().splitlines()

@@ -295,8 +295,8 @@ def spread(values: Sequence[float], form: str) -> str:
 
 
 def section(scenario: Scenario) -> str:
-    """A heading, a sentence, a table of medians and ranges, ratios to the first row, and where it
-    comes from."""
+    """Return a heading, a sentence, a table of medians and ranges, ratios to the first row, and
+    where it comes from."""
     result = load(scenario.name)
     if result.get("busy"):
         return "\n".join([f"## {scenario.title}", f"{scenario.text} {refusal(result)}", ""])
@@ -335,7 +335,7 @@ def refusal(result: dict[str, Any]) -> str:
 
 
 def ratios(figures: dict[str, Figures]) -> Iterator[str]:
-    """Polynya's medians over those of each peer."""
+    """Yield the ratios of Polynya's medians to those of each peer."""
     ours = figures.get("polynya")
     for name, row in figures.items():
         if ours is not None and name not in ("polynya", "floor"):
@@ -389,8 +389,8 @@ to do: a load of at most {LOAD_MAX:g} per core before it, and at most {OTHERS_MA
 
 
 def chart(title: str, bars: Sequence[tuple[str, float, str]]) -> str:
-    """Horizontal bars as SVG, in the colours of the reader's theme. `bars`: (label, value, text at
-    the bar); the first one stands out."""
+    """Draw horizontal bars as SVG, in the colours of the reader's theme. `bars`: (label, value,
+    text at the bar); the first one stands out."""
     widest = max(value for _, value, _ in bars)
     rows = []
     for number, (label, value, text) in enumerate(bars):
@@ -428,7 +428,7 @@ def bars(
 
 
 def charts() -> dict[str, str]:
-    """File name to SVG."""
+    """Map file names to SVG."""
     one, three = ("polynya", "rust-wal", "node-memory"), ("polynya", "ursula")
     return {
         "bench-one-node.svg": chart(

@@ -90,7 +90,7 @@ class Flow:
         return f"soak/flow-{self.slot}-{self.generation}"
 
     def end_life(self) -> None:
-        """The stream of the next generation exists."""
+        """Note that the stream of the next generation exists."""
         self._successor = True
 
     @property
@@ -107,7 +107,7 @@ class Flow:
             self._successor = False
 
     def append(self) -> bytes:
-        """The request that is due: the same one until it is answered."""
+        """Return the request that is due: the same one until it is answered."""
         self._sure = False
         body = b"%012d" % self.acknowledged + self._rest
         return (
@@ -254,8 +254,7 @@ async def ask(
     body: bytes = b"",
     **headers: str,
 ) -> httpx.Response:
-    """A request that may be repeated, until there is an answer that is not "later"; it must be one
-    of `good`."""
+    """Repeat a request until there is an answer that is not "later"; it must be one of `good`."""
     deadline = monotonic() + PATIENCE_SECONDS
     spelled = {name.replace("_", "-"): value for name, value in headers.items()}
     while True:
@@ -298,7 +297,7 @@ async def keep_life(web: httpx.AsyncClient, flow: Flow, load: Load, stop: asynci
 
 
 async def trim(web: httpx.AsyncClient, flow: Flow, stop: asyncio.Event) -> int:
-    """Now and then all but the last of a river goes. Returns how many records went."""
+    """Trim all but the last of a river now and then. Returns how many records went."""
     gone = 0
     while not await over(stop, TRIM_SECONDS):
         body = b'{"keep_bytes": %d}' % KEEP_BYTES
@@ -320,8 +319,8 @@ async def over(stop: asyncio.Event, seconds: float) -> bool:
 async def invite_guests(
     web: httpx.AsyncClient, flows: Sequence[Flow], load: Load, stop: asyncio.Event
 ) -> int:
-    """Streams that live six hours, some of them forks, some closed at once; that they go is looked
-    at. Returns how many have gone."""
+    """Create streams that live six hours, some of them forks, some closed at once; check that they
+    go. Returns how many have gone."""
     dice = random.Random(load.seed)
     gone = 0
     waiting: list[tuple[float, str]] = []
@@ -370,7 +369,7 @@ async def invite_guests(
 async def restart_now_and_then(
     node: Node, web: httpx.AsyncClient, load: Load, outcome: Outcome
 ) -> None:
-    """Kills and stops, spread over the first part."""
+    """Kill or stop the node by turns, spread over the first part, and start it each time."""
     restarts = RESTARTS + 2 * int(load.seconds // 300)
     for number in range(restarts):
         await asyncio.sleep(load.seconds * FIRST_PART / (restarts + 1))
@@ -437,7 +436,7 @@ COUNTERS = (
 
 
 async def soak(folder: Path, load: Load) -> Outcome:
-    """Raises Failed when the node did something wrong."""
+    """Run the load against a node. Raises Failed when the node did something wrong."""
     node, outcome, stop = Node(folder), Outcome(), asyncio.Event()
     flows = [Flow(slot, load.record_bytes) for slot in range(load.flows)]
     tails = [

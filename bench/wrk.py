@@ -46,7 +46,7 @@ end
 
 
 def script(cluster: Cluster, through: str, names: list[str]) -> str:
-    """A thread for each port, and the streams of each."""
+    """Return a script with a thread for each port, and the streams of each."""
     ports = [cluster.port + 10 * number for number in range(3)][: 1 if through == "one" else 3]
     lists = [names]
     if through == "owners":

@@ -115,7 +115,7 @@ def main() -> int:
 
 
 def run_guarded(options: Options, *, keep: bool = False) -> Outcome:
-    """A run with everything cleaned up behind it. Raises KeyboardInterrupt."""
+    """Run with everything cleaned up at the end. Raises KeyboardInterrupt."""
     print(f"chaos: seed {options.seed}; again: make chaos SEED={options.seed}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="polynya-chaos-"))
     name = f"pch{os.getpid()}"

@@ -44,7 +44,7 @@ class _Lines(dict[int, Connection]):
         self._clients = clients
 
     def any(self, draw: Random, but: int = 0) -> int:
-        """A node that serves, another one if there is; nodes come and go."""
+        """Draw a node that serves, another one if there is; nodes come and go."""
         there = list(self._clients.addresses)
         node = draw.choice([number for number in there if number != but] or there)
         if node not in self:
@@ -84,7 +84,7 @@ class Clients:
         self._known: dict[str, int] = dict.fromkeys(streams, 0)  # a position that was seen
 
     async def create(self) -> None:
-        """All streams. Raises Wrong."""
+        """Create all streams. Raises Wrong."""
         connection = self.connect(min(self.addresses))
         for stream in self.streams:
             for _ in range(100):
@@ -107,8 +107,8 @@ class Clients:
         connection.close()
 
     def start(self, *, pause: float) -> None:
-        """Two writers and a producer for each stream, two readers and a tail by each way for all;
-        `pause` between two appends of one."""
+        """Start two writers and a producer for each stream, two readers and a tail by each way for
+        all; `pause` between two appends of one."""
         for number, stream in enumerate(self.streams):
             self._spawn(self._write(f"w{number}a", stream, pause))
             self._spawn(self._write(f"w{number}b", stream, pause))
@@ -178,8 +178,8 @@ class Clients:
         return append
 
     async def _write(self, writer: str, stream: str, pause: float) -> None:
-        """Each batch once, by any node; some with a key, which makes a Kafka batch of it. An older
-        node does not know of keys, and a newer one refuses them until all are new."""
+        """Append each batch once, by any node; some with a key, which makes a Kafka batch of it. An
+        older node does not know of keys, and a newer one refuses them until all are new."""
         draw = Random(f"{writer} {self.seed}")
         connections = _Lines(self)
         for number in itertools.count():
@@ -233,8 +233,8 @@ class Clients:
         self._known[append.stream] = max(self._known[append.stream], end or 0)
 
     async def _produce(self, writer: str, stream: str, pause: float) -> None:
-        """Each batch until it is answered, by one node after the other; in haste where the stream
-        is one of `hasty`."""
+        """Send each batch until it is answered, by one node after the other; in haste where the
+        stream is one of `hasty`."""
         draw = Random(f"{writer} {self.seed}")
         connections, patience = _Lines(self), HASTY_SECONDS if stream in self.hasty else ASK_SECONDS
         for number in itertools.count():
@@ -293,7 +293,7 @@ class Clients:
     def _heard(
         self, node: int, stream: str, began: float, begin: int | None, answer: Answer
     ) -> None:
-        """An answer to a GET from `begin` on, or to a HEAD."""
+        """Check an answer to a GET from `begin` on, or to a HEAD."""
         if answer.status == 503:
             return
         if answer.status != 200:
@@ -409,7 +409,7 @@ class Clients:
 
 
 def offset(position: int) -> str:
-    """The number decides; the byte position need not be known."""
+    """Format an offset by its number, which decides; the byte position need not be known."""
     return f"{position:016d}_{0:016d}"
 
 

@@ -128,7 +128,7 @@ def unmount(path: Path) -> None:
 
 
 def frames_of(segment: Path) -> list[tuple[int, int]]:
-    """(offset, length) of each frame of a journal segment, as far as they go."""
+    """Return (offset, length) of each frame of a journal segment, as far as they go."""
     data = segment.read_bytes()
     found, offset = [], SEGMENT_HEADER_BYTES
     while offset + FRAME.size <= len(data):

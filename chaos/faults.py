@@ -48,7 +48,7 @@ def fault(
     [Callable[[Cluster, Random], Awaitable[Inflicted]]],
     Callable[[Cluster, Random], Awaitable[Inflicted]],
 ]:
-    """Puts it on the list."""
+    """Add the decorated function to the list."""
 
     def put(
         inflict: Callable[[Cluster, Random], Awaitable[Inflicted]],
@@ -126,7 +126,7 @@ async def pause_node(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("pause a core for moments", seconds=(1.0, 3.0))
 async def pause_core(cluster: Cluster, draw: Random) -> Inflicted:
-    """Stutters, around the length of a lease."""
+    """Pause and resume a core a few times, each time for around the length of a lease."""
     node = await _one(cluster, draw)
     cores = node.cores()
     core = draw.randrange(len(cores))
@@ -342,7 +342,7 @@ async def jump(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("the wall's clock flickers", "shim", seconds=(0.2, 1.0))
 async def flicker(cluster: Cluster, draw: Random) -> Inflicted:
-    """Back and forth, many times a second; it ends where it was."""
+    """Set the clock back and forth, many times a second; it ends where it was."""
     node = await _one(cluster, draw)
     assert node.orders is not None
     before, widest = node.orders.clock("real_ms"), draw.choice((200, 5_000, 7_200_000))
@@ -355,7 +355,8 @@ async def flicker(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("a machine was suspended", "shim", seconds=(0.5, 2.0))
 async def suspend(cluster: Cluster, draw: Random) -> Inflicted:
-    """The clock that counts suspension leaps; the process noticed nothing."""
+    """Advance the clock that counts suspension by a leap, and the wall's clock too; the process
+    noticed nothing."""
     node = await _one(cluster, draw)
     seconds = draw.choice((1, 5, 600))
     assert node.orders is not None
@@ -455,7 +456,7 @@ async def _cut_power(nodes: list[Node]) -> None:
 
 @fault("die in a write", "shim", seconds=(0.2, 1.0), dies=True)
 async def die_in_a_write(cluster: Cluster, draw: Random) -> Inflicted:
-    """A core, which its supervisor starts again."""
+    """Kill a core in a write; its supervisor starts it again."""
     node = await _one(cluster, draw)
     return f"node {node.number}: {await _dies(node, draw)}", None
 
@@ -469,8 +470,8 @@ async def power_goes_in_a_write(cluster: Cluster, draw: Random) -> Inflicted:
 
 
 async def _dies(node: Node, draw: Random) -> str:
-    """A process of it, at some write or fsync of a journal or snapshot: before it, when half is
-    written, or before anybody hears that it is done."""
+    """Let a process of a node die at some write or fsync of a journal or snapshot: before it, when
+    half is written, or before anybody hears that it is done."""
     assert node.orders is not None
     at, after = draw.randrange(3), draw.randrange(60)
     node.orders.give(die_at=at + 1, die_after=after)
@@ -501,7 +502,8 @@ async def torn_tail(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("a bit flips in a journal", "the same disk", seconds=(0.1, 1.0))
 async def flipped(cluster: Cluster, draw: Random) -> Inflicted:
-    """The node must refuse to start on it, and comes back as one that lost its disk."""
+    """Flip a bit in a node's journal: it must refuse to start on it, and comes back as one that
+    lost its disk."""
     node = await _one(cluster, draw)
     await node.kill()
     journal = _journal(node, draw)

@@ -121,7 +121,7 @@ def _check_commits(commits: list[Commit], committed: list[Committed]) -> Iterato
 def _check_skipped(
     deliveries: list[Delivery], commits: list[Commit], committed: list[Committed]
 ) -> Iterator[str]:
-    """No record before a committed offset is one that no member got."""
+    """Check that each record before a committed offset was delivered to some member."""
     most = max((each.offset for each in (*commits, *committed)), default=0)
     missing = sorted({*range(most)} - {each.offset for each in deliveries})
     if missing:

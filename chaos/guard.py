@@ -38,7 +38,7 @@ class Guard:
 
 
 def clean(name: str, folder: Path, *, keep: bool = False) -> None:
-    """Processes, mounts, namespaces and files of a run. May be repeated."""
+    """Remove processes, mounts, namespaces and files of a run. May be repeated."""
     _kill_those_in(folder)
     network.remove(name)
     if folder.is_dir():

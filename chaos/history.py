@@ -230,8 +230,8 @@ def _sweep(operations: Sequence[tuple[float, float, int, int, str]]) -> Iterator
 
 
 def _check_tail(tail: Tail, final: list[str]) -> Iterator[str]:
-    """Ordered, unique, without a gap, resumed where it was, told its position, and in the end
-    complete."""
+    """Check that a tail is ordered, unique, without a gap, resumed where it was, told its position,
+    and in the end complete."""
     position = 0
     for piece in tail.pieces:
         if piece.begin != position:

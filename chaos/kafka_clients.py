@@ -242,12 +242,13 @@ class KafkaClients:
 
     @property
     def _common(self) -> dict[str, Any]:
-        """The settings of a new client: the nodes of the beginning may all be removed by now."""
+        """Return the settings of a new client, with the current bootstrap servers: all the first
+        nodes may be removed by now."""
         servers = self._servers.read_text().split()
         return COMMON | {"bootstrap.servers": ",".join(servers)}
 
     def _on_error(self, error: Any) -> None:
-        """Errors of connections are retried by the client; a fatal one ends it."""
+        """Note a fatal error, which ends the client; it retries after errors of connections."""
         if error.fatal():
             self.wrong.append(f"a Kafka client has a fatal error: {error}")
 
@@ -384,7 +385,7 @@ class KafkaClients:
         return error is not None
 
     def _join(self, name: str) -> None:
-        """Be a member of the group, leave, and join again."""
+        """Join the group, leave, and join again."""
         draw = Random(f"kafka member {name} {self.seed}")
         # all members of one run have the same
         strategy = Random(self.seed).choice(("range", "roundrobin", "cooperative-sticky"))

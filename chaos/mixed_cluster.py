@@ -103,7 +103,7 @@ class MixedCluster:
             self.note(f"node {node.number} ends with {code} after SIGTERM:\n{node.said()[-2000:]}")
 
     def pairs(self) -> list[tuple[Release, int]]:
-        """Commands of one release to a node of the other."""
+        """Pair commands of one release with a node of the other."""
         by = {number: self.cluster.nodes[number].source for number in FIRST}
         old, new = (
             next((number for number in FIRST if by[number] == each.source), 0)
@@ -114,7 +114,7 @@ class MixedCluster:
         ]
 
     def expected(self) -> int:
-        """The level that the groups have to be at now: it never goes down."""
+        """Return the level that the groups have to be at now: it never goes down."""
         sources = {node.source for node in self.cluster.nodes.values()}
         return self.new.level if self.old.source not in sources else self.old.level
 
@@ -131,7 +131,7 @@ class MixedCluster:
         )
 
     async def retry(self, release: Release, number: int, *words: str) -> None:
-        """Codes 1 and 3 are answers while something is under way: it is given again for a while."""
+        """Repeat a command for a while: codes 1 and 3 are answers while something is under way."""
         deadline = time.monotonic() + WELL_SECONDS
         while True:
             said = await release.run(*words, server=self.cluster.http_of(number))
@@ -152,7 +152,7 @@ class MixedCluster:
             self.note(f"{what} ends with {said.code}: {said.text[-1500:]}")
 
     async def well(self, what: str) -> None:
-        """Every node says so. Raises Stuck."""
+        """Wait until every node says so. Raises Stuck."""
         unwell = [""]
 
         async def look() -> bool:

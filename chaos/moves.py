@@ -35,7 +35,7 @@ ACTS: list[Act] = []
 
 
 def act(name: str, *, members: int = 3) -> Callable[[Do], Do]:
-    """Puts it on the list."""
+    """Add the decorated function to the list."""
 
     def put(do: Do) -> Do:
         ACTS.append(Act(name, do, members))
@@ -98,7 +98,7 @@ def _described(what: str, refused: str) -> str:
 
 
 async def _placed(cluster: Cluster, draw: Random, most: int = GROUPS) -> tuple[int, list[int], int]:
-    """A group, its voters, and who leads it."""
+    """Draw a group; return it, its voters, and who leads it."""
     group, view = draw.randint(0, most), await cluster.look()
     if view is None:
         return group, cluster.numbers[:3], cluster.numbers[0]
@@ -134,7 +134,7 @@ async def ask_again(cluster: Cluster, draw: Random) -> str:
 
 
 async def _add(cluster: Cluster, draw: Random, replaces: int) -> tuple[int, str]:
-    """The number of a new node, and why it was not taken."""
+    """Add a node; return its number, and why it was not taken."""
     node = await cluster.join()
     body = {
         "id": node.number,

@@ -49,7 +49,7 @@ class Loopback:
         return "127.0.0.1", self._base[node] + 1
 
     def dial(self, node: int) -> socket.socket:
-        """A socket for `admin`."""
+        """Return a new socket for `admin`."""
         return socket.socket()
 
     def peer(self, node: int) -> Address:
@@ -67,14 +67,14 @@ class Loopback:
         return "127.0.0.1", 0
 
     def sender(self, address: Address) -> int:
-        """The node that a connection comes from; 0: its address does not tell."""
+        """Return the node that a connection comes from; 0: its address does not tell."""
         return 0
 
     def start(self) -> None:
         """Do nothing: the ports are reserved from their choice until `close`."""
 
     def add(self, node: int) -> None:
-        """One more node."""
+        """Reserve the ports of one more node."""
         self._hold(node)
         self.nodes.append(node)
 
@@ -122,8 +122,8 @@ class Namespaces:
         return "127.0.0.1", HTTP_PORT + 1
 
     def dial(self, node: int) -> socket.socket:
-        """A socket for `admin`, which is the loopback of the node's namespace. A thread enters it,
-        and ends there."""
+        """Open a socket for `admin`, which is the loopback of the node's namespace. A thread enters
+        it, and ends there."""
 
         def enter() -> socket.socket:
             with open(f"/run/netns/{self.space(node)}", "rb") as space:
@@ -151,7 +151,7 @@ class Namespaces:
 
     @property
     def outside(self) -> str:
-        """This side's address of the bridge, which all nodes reach."""
+        """Return this side's address of the bridge, which all nodes reach."""
         return f"{self._net}.0.254"
 
     def start(self) -> None:
@@ -199,7 +199,7 @@ class Namespaces:
         return ["nsenter", f"--net=/run/netns/{self.space(node)}"]
 
     def cut(self, wires: Wires, pairs: Sequence[tuple[int, int]]) -> None:
-        """Packets from the first to the second of each pair are dropped as they leave."""
+        """Drop packets from the first to the second of each pair as they leave."""
         for sender, to in pairs:
             self._filter(sender, [self.door(to)[0], self.source((to, sender))[0]])
 
@@ -253,8 +253,8 @@ class Namespaces:
 
 
 def isolate() -> None:
-    """Puts this thread, and all that it starts from now on, into a network namespace that has only
-    a loopback. Programs beside the run see no interfaces come and go: a browser aborts its requests
+    """Put this thread, and all that it starts from now on, into a network namespace that has only a
+    loopback. Programs beside the run see no interfaces come and go: a browser aborts its requests
     when they do. Where namespaces cannot work, nothing changes. Raises CalledProcessError."""
     if not _lacking() and not ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
         _run("ip", "link", "set", "lo", "up")
@@ -287,7 +287,7 @@ def _lacking() -> str:
 
 
 def remove(name: str) -> None:
-    """All that a network of this name has made. Nothing there is no error."""
+    """Remove all that a network of this name has made. Nothing there is no error."""
     if shutil.which("ip") is None:
         return
     listed = subprocess.run(

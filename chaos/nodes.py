@@ -105,7 +105,7 @@ class Node:
         return (self.data / "removed").exists()
 
     def processes(self) -> list[psutil.Process]:
-        """The supervisor, then its cores."""
+        """Return the supervisor, followed by its cores."""
         if not self.is_alive:
             return []
         assert self.process is not None
@@ -126,7 +126,7 @@ class Node:
         return self.processes()[1:]
 
     async def kill(self) -> None:
-        """SIGKILL to all of it at once."""
+        """Send SIGKILL to all processes of the node at once."""
         await _killed(self.processes())
         if self.process is not None:
             self.process.wait()
@@ -137,12 +137,12 @@ class Node:
                 process.send_signal(number)
 
     def terminate(self) -> None:
-        """SIGTERM as an operator sends it."""
+        """Send SIGTERM, as an operator does."""
         assert self.process is not None
         self.process.terminate()
 
     async def stop(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM, and return the exit code."""
         self.terminate()
         return await self.ended(40.0)
 
@@ -168,8 +168,8 @@ class Node:
         self.config.write_text(CORES.sub(f"cores = {count}", self.config.read_text()))
 
     def wipe(self) -> None:
-        """The machine is a new one, whose clock is right: without data, a node is not let in by an
-        object store that its clock is too far from."""
+        """Make the machine a new one, whose clock is right: without data, a node is not let in by
+        an object store that its clock is too far from."""
         shutil.rmtree(self.data)
         if self.orders is not None:
             self.orders.give(real_ms=0)
@@ -237,8 +237,8 @@ class Cluster:
     async def prepare(
         self, library: Path | None, open_store: Callable[[], Awaitable[list[str]]]
     ) -> None:
-        """Everything of the first ones but their processes. `open_store` gives the settings of an
-        object store; none: a folder."""
+        """Prepare everything of the first nodes but their processes. `open_store` gives the
+        settings of an object store; none: a folder."""
         self._library = library
         self.network.start()
         self.cold = await open_store() or self.cold
@@ -250,7 +250,7 @@ class Cluster:
             await self._lay_out(number, FIRST, joins=False)
 
     async def join(self, *, reader: bool = False) -> Node:
-        """Everything of one more but its process; the others have not heard of it."""
+        """Prepare everything of one more node but its process; the others have not heard of it."""
         number, before = self.last + 1, self.numbers
         if reader:
             self.readers.add(number)
@@ -304,7 +304,7 @@ class Cluster:
         await self.wires.listen(number, self.network.door(number), self.network.peer(number), self)
 
     def sender(self, address: Address) -> int:
-        """The node that a connection comes from, for the wires; 0: none."""
+        """Return the node that a connection comes from, for the wires; 0: none."""
         number = self.network.sender(address)
         if number:
             return number
@@ -316,7 +316,8 @@ class Cluster:
         return self.network.source(pair)
 
     async def _lay_out(self, number: int, peers: list[int], *, joins: bool) -> Node:
-        """A disk is made beside the loop: what passes between the nodes passes there."""
+        """Make the disk and the settings of a node. The disk is made beside the loop: what passes
+        between the nodes passes there."""
         orders = (
             Orders(self.folder / f"node-{number}.orders") if self._library is not None else None
         )
@@ -336,7 +337,7 @@ class Cluster:
 
     @property
     def kafka_servers(self) -> Path:
-        """A file with HOST:PORT of all nodes that ever served Kafka: clients begin there."""
+        """Return a file with HOST:PORT of all nodes that ever served Kafka: clients begin there."""
         return self.folder / "kafka-servers"
 
     def _settings(self, number: int, peers: list[int], *, joins: bool) -> str:
@@ -424,7 +425,7 @@ class Cluster:
         return f"no connection through the wires: {sorted(missing)}" if missing else ""
 
     async def leader_most(self) -> int:
-        """The node that leads the most."""
+        """Return the node that leads the most."""
         view = await self.look()
         if view is None:
             return self.numbers[0]
@@ -432,7 +433,7 @@ class Cluster:
         return max(self.numbers, key=lambda number: led.get(number, 0))
 
     async def controller(self) -> int:
-        """The node that leads the meta group, as far as is known."""
+        """Return the node that leads the meta group, as far as is known."""
         view = await self.look()
         leader = 0 if view is None else int(view["groups"][0]["leader"])
         return leader if leader in self.nodes else self.numbers[0]
@@ -459,8 +460,8 @@ _EXPLAINED = re.compile(r"OSError: \[Errno (5|28)\]|CorruptData")
 
 
 def odd_of(log: str) -> list[str]:
-    """The errors of a log that no fault of the chaos explains. A traceback is one line: where it
-    began, the last place in the product, and its error."""
+    """Return the errors of a log that no fault of the chaos explains. A traceback is one line:
+    where it began, the last place in the product, and its error."""
     odd: list[str] = []
     lines = log.splitlines()
     for at, line in enumerate(lines):
@@ -502,7 +503,8 @@ def _unfinished(view: dict[str, Any], staying: set[int]) -> str:
 
 
 def sockets_at(port: int) -> set[str]:
-    """The connections from that port of the loopback, as the files of a process name them."""
+    """Return the connections from that port of the loopback, as the files of a process name
+    them."""
     wanted, found = f":{port:04X}", set()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split(maxsplit=10)
@@ -512,7 +514,7 @@ def sockets_at(port: int) -> set[str]:
 
 
 def _family_of(pid: int) -> list[int]:
-    """A process and its children."""
+    """Return the ids of a process and its children."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:

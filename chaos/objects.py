@@ -120,7 +120,7 @@ class Store:
         writer: asyncio.StreamWriter,
         far: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
-        """One request, and its answer."""
+        """Forward one request, and its answer."""
         request = await _message(reader)
         weather, draw = self.weather, self._random
         if weather.gone:
@@ -160,7 +160,7 @@ class Store:
 
 
 async def _message(reader: asyncio.StreamReader, to: bytes = b"") -> bytes:
-    """A whole request, or the answer to a request with the method `to`. Raises EOFError,
+    """Read a whole request, or the answer to a request with the method `to`. Raises EOFError,
     ValueError."""
     head = await reader.readuntil(b"\r\n\r\n")
     fields = dict(_field(line) for line in head.split(b"\r\n")[1:] if line)

@@ -58,7 +58,7 @@ NO_RUN = "## Last run\n\nNo run has been recorded.\n"
 
 
 def written(results: Results) -> str:
-    """The page: methods, totals, limits."""
+    """Return the page: methods, totals, limits."""
     head, tail = ((HERE / name).read_text() for name in ("page_head.md", "page_tail.md"))
     parts = [head, _totals(results), _features(results), *_seeds(results)]
     return _joined([*parts, f"## Test tiers\n\n{table(results.tiers)}", tail])
@@ -92,7 +92,7 @@ def _runs(results: Results) -> str:
 
 
 def _totals(results: Results) -> str:
-    """One row for each method, of its last run."""
+    """Return a table with a row for each method, of its last run."""
     if not results.runs:
         return NO_RUN
     rows = [f"| {' | '.join(row)} |" for row in _methods(results)]
@@ -143,7 +143,7 @@ def _simulated(
 
 
 def _failures(found: dict[str, Simulation], results: Results) -> str:
-    """The seeds that failed; one whose cause is repaired says that it passes now."""
+    """List the seeds that failed; one whose cause is repaired says that it passes now."""
     seeds = []
     for world, each in found.items():
         for seed in each.failed:
@@ -153,7 +153,8 @@ def _failures(found: dict[str, Simulation], results: Results) -> str:
 
 
 def _features(results: Results) -> str:
-    """One row for each feature: the worlds that are for it, and its part of the chaos runs."""
+    """Return a table with a row for each feature: the worlds that are for it, and its part of the
+    chaos runs."""
     if not results.runs:
         return "## Features\n\nNo run has been recorded.\n"
     known = {

@@ -38,7 +38,7 @@ class Release(msgspec.Struct, frozen=True):
     protocols: tuple[int, int]
 
     async def run(self, *words: str, server: str = "") -> Said:
-        """A command of this release. One that does not end is killed, and ends with -9."""
+        """Run a command of this release. One that does not end is killed, and ends with -9."""
         environment = self.environment() | ({"POLYNYA_SERVER": server} if server else {})
         return await asyncio.to_thread(_run, [sys.executable, "-m", "polynya", *words], environment)
 

@@ -185,7 +185,7 @@ class Results(msgspec.Struct, kw_only=True):
 
     @property
     def disturbed(self) -> list[Chaos]:
-        """All runs of real nodes under faults."""
+        """Return all runs of real nodes under faults."""
         return [*self.chaos, *([self.soak] if self.soak is not None else [])]
 
     def repaired(self, kind: str, seed: int) -> Again | None:

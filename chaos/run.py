@@ -164,7 +164,8 @@ class Run:
         return outcome
 
     async def _open_store(self, host: str, settings: dict[str, str]) -> list[str]:
-        """Settings of the nodes for the S3 server, through the proxy; none: a folder."""
+        """Start the proxy before the S3 server, and return the settings of the nodes for it; none
+        for a store in a folder."""
         if not settings:
             return []
         host, port = await self.store.listen(host, objects.address_of(settings["s3_endpoint"]))
@@ -311,8 +312,9 @@ class Run:
             outcome.stood_still = max(outcome.stood_still, time.monotonic() - due)
 
     def _deck(self, faults: list[Fault]) -> list[Fault]:
-        """The next is the last. Once nodes have come and gone, one that lost its disk would be
-        replaced by one with another number: before that only it comes back as who it was."""
+        """Draw an order of the faults, the next one at the end. Once nodes have come and gone, one
+        that lost its disk would be replaced by one with another number: before that only it comes
+        back as who it was."""
         able = [each for each in faults if "the same disk" not in each.needs or not self._acted]
         deck = self.draw.sample(able, len(able))
         return (
@@ -365,8 +367,8 @@ class Run:
     async def _happen(
         self, cluster: Cluster, fault: Fault, episode: Episode, draw: Random
     ) -> Inflicted:
-        """The fault; where groups move, something of that has been asked for shortly before, or is
-        asked for while the fault is there."""
+        """Inflict the fault; where groups move, something of that has been asked for shortly
+        before, or is asked for while the fault is there."""
         if "the same disk" in fault.needs or not self._is_turn(episode.number):
             return await fault.inflict(cluster, draw)
         self._acted = True
@@ -386,7 +388,8 @@ class Run:
         return await fault.inflict(cluster, draw)
 
     def _is_turn(self, number: int) -> bool:
-        """Evenly: of three episodes with a share of a third one, whatever the seed is."""
+        """Report whether this episode has its share of `acts`: these are spread evenly, whatever
+        the seed is."""
         return int(number * self.options.acts) > int((number - 1) * self.options.acts)
 
     async def _answered(self, cluster: Cluster, draw: Random) -> str:
@@ -452,7 +455,7 @@ class Run:
     async def _judge(
         self, cluster: Cluster, clients: Clients, kafka: list[KafkaProcess], outcome: Outcome
     ) -> None:
-        """The full read by each node, the same by all, and the checker."""
+        """Read every stream fully by each node, compare the reads, and run the checker."""
         final: dict[str, list[str]] = {}
         for stream in [*clients.streams, *(kafka_clients.STREAMS if kafka else ())]:
             for number in cluster.numbers:
@@ -513,8 +516,8 @@ class Run:
     async def _lose_all(
         self, cluster: Cluster, clients: Clients, final: dict[str, list[str]], outcome: Outcome
     ) -> None:
-        """The disks of all nodes, once everything is in packs; then all of it must be read from a
-        cluster made of the store alone."""
+        """Destroy the disks of all nodes, once everything is in packs; then all of it must be read
+        from a cluster made of the store alone."""
         deadline = self._now() + FLUSHED_SECONDS
         while (hot := await cluster.hot_bytes()) and self._now() < deadline:
             await asyncio.sleep(0.2)
@@ -542,6 +545,6 @@ class Run:
 
 
 def _long(pauses: list[tuple[float, str]], usual: float) -> str:
-    """The longest, where it was longer than is usual after a fault."""
+    """Describe the longest pause, where it was longer than is usual after a fault."""
     seconds, stream = max(pauses, default=(0.0, ""))
     return f"no append to {stream} for {seconds:.1f} s" if seconds > usual else ""

@@ -110,7 +110,7 @@ def total() -> float:
 
 
 def over(run: Run) -> list[str]:
-    """The tiers that took longer than they may."""
+    """Return the tiers that took longer than they may."""
     limits = {tier.name: tier.minutes for tier in TIERS}
     return [took.name for took in run.took if took.seconds / 60 > limits[took.name]]
 

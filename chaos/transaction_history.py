@@ -226,7 +226,8 @@ class _Checker:
         }
 
     def atomicity(self) -> Iterator[str]:
-        """A and C: of each transaction all acknowledged values are there, or none."""
+        """Yield violations of A and C: of each transaction, all acknowledged values are there, or
+        none."""
         for each in self.history.transactions:
             sent = [
                 (produce.stream, value)
@@ -252,7 +253,8 @@ class _Checker:
                     yield f"C: {value} of {write.stream} was acknowledged and is not there"
 
     def reads(self) -> Iterator[str]:
-        """B: a value is read after its client asked to commit, and H: all readers see the same."""
+        """Yield violations of B, a value is read after its client asked to commit, and of H, all
+        readers see the same."""
         for stream, records in self.final.records.items():
             for offset, value in records:
                 yield from self._unreadable(stream, offset, value, LATER, "the last read")
@@ -291,7 +293,7 @@ class _Checker:
             )
 
     def order(self) -> Iterator[str]:
-        """D: each offset has one value at all times, each value one offset."""
+        """Yield violations of D: each offset has one value at all times, each value one offset."""
         at: dict[tuple[str, int], str] = {}
         offsets: dict[tuple[str, str], int] = {}
         polls = [(poll.stream, poll.records) for poll in self.history.polls]
@@ -307,7 +309,8 @@ class _Checker:
                     yield (f"D: {value} of {stream} is at {offset} and at {offsets[stream, value]}")
 
     def fences(self) -> Iterator[str]:
-        """E: of the instances of an id, the older ones stop at the fence, the newest goes on."""
+        """Yield violations of E: of the instances of an id, the older ones stop at the fence, the
+        newest goes on."""
         for name in sorted({each.id for each in self.history.transactions}):
             first: dict[str, Init] = {}
             for init in self.history.inits:
@@ -380,7 +383,7 @@ class _Checker:
         return self.quiet() + (ORPHAN_SECONDS if self.history.lossy else SETTLE_SECONDS)
 
     def stable_ends(self) -> Iterator[str]:
-        """F: the stable end never falls, and reaches the end."""
+        """Yield violations of F: the stable end never falls, and reaches the end."""
         best: dict[str, tuple[float, int]] = {}
         deadline = self._deadline()
         for seen in sorted(self.history.ends, key=lambda each: each.began):
@@ -396,14 +399,15 @@ class _Checker:
                 )
 
     def held(self) -> Iterator[str]:
-        """F: nothing is held when all is quiet."""
+        """Yield violations of F: nothing is held when all is quiet."""
         deadline = self._deadline()
         for each in self.history.held:
             if each.at > deadline and each.count:
                 yield f"F: {each.where} holds {each.count} parts of ended transactions"
 
     def offsets(self) -> Iterator[str]:
-        """A, B and C of offsets: a position is that of the last write that took effect."""
+        """Yield violations of A, B and C by offsets: a position is that of the last write that took
+        effect."""
         for group, positions in sorted(self.final.positions.items()):
             for stream, offset in sorted(positions.items()):
                 yield from self._final_position(group, stream, offset)
@@ -460,7 +464,7 @@ class _Checker:
             )
 
     def pipelines(self) -> Iterator[str]:
-        """G: the inputs before the position and the outputs are the same."""
+        """Yield violations of G: the inputs before the position and the outputs are the same."""
         made = {
             (produce.stream, value): source
             for each in self.history.transactions
@@ -484,7 +488,8 @@ class _Checker:
                 yield f"G: {group} is at {position} of {begin}, and {value} has an output"
 
     def compaction(self) -> Iterator[str]:
-        """I: a reader from the beginning finds the last committed value of each key."""
+        """Yield violations of I: a reader from the beginning finds the last committed value of each
+        key."""
         keys = {
             (produce.stream, value): key
             for produce in self._produces()
@@ -523,7 +528,8 @@ class _Checker:
         return self.began.get((stream, value), LATER)
 
     def _stale_keys(self, stream: str, found: dict[str, tuple[int, str]]) -> Iterator[str]:
-        """A value that was acknowledged after another had ended is not older than it."""
+        """Check that a value which was acknowledged after another had ended is not older than
+        it."""
         if stream in self.history.trimmed:
             return
         certain = [*self._committed_keys(stream)]

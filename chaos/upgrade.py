@@ -137,7 +137,7 @@ class Upgrade(MixedCluster):
             node.start()
 
     async def _upgrade(self) -> None:
-        """All of it; raises nothing: what does not come about is written down, and ends it."""
+        """Run all of it; raise nothing: what does not come about is written down, and ends it."""
         steps: list[tuple[str, str, Callable[[], Awaitable[None]]]] = [
             (
                 "readers",
@@ -194,7 +194,7 @@ class Upgrade(MixedCluster):
             await self.retry(release, number, "info", "upgrade/s0")
 
     async def _leads(self) -> None:
-        """Some groups are led by each node once, at the word of each release."""
+        """Let each node lead some groups once, at the word of each release."""
         if not await self.old.knows("cluster", "transfer"):
             self.say("  the old release cannot")
             return
@@ -261,8 +261,8 @@ class Upgrade(MixedCluster):
                 )
 
     async def _membership(self) -> None:
-        """A fourth node of the new release is let in by a command of the old one, gets a group, and
-        goes by one of the new."""
+        """Add a fourth node of each release by a command of the other, give it a group, and remove
+        it by a command of the new one."""
         if not await self.old.knows("cluster", "add"):
             self.say("  the old release cannot")
             return
@@ -329,8 +329,8 @@ class Upgrade(MixedCluster):
         await self.well("node 2 with the new release again")
 
     async def _lose_all(self, final: dict[str, list[str]]) -> None:
-        """The disks of all nodes, once everything is in packs; then all of it must be read from a
-        cluster made of the store alone."""
+        """Destroy the disks of all nodes, once everything is in packs; then all of it must be read
+        from a cluster made of the store alone."""
         cluster = self.cluster
         hot = [-1]
 
@@ -367,7 +367,7 @@ class Upgrade(MixedCluster):
             self.note(f"from the object store: {stuck}")
 
     async def _judge(self) -> dict[str, list[str]]:
-        """The full read by each node, the same by all, and the checker."""
+        """Read every stream fully by each node, compare the reads, and run the checker."""
         final: dict[str, list[str]] = {}
         for stream in self.clients.streams:
             for number in self.cluster.numbers:

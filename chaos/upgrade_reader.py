@@ -76,7 +76,8 @@ class UpgradeReader:
             await self._answers()
 
     async def change_last(self) -> None:
-        """All voters are new; what follows the log needs to know its level as well."""
+        """Change the reader last, when all voters are new: what follows the log needs to know its
+        level as well."""
         if not self.number:
             return
         await self._answers()

@@ -34,7 +34,7 @@ class Connection:
     def __init__(
         self, host: str, port: int, dial: Callable[[], socket.socket] = socket.socket
     ) -> None:
-        """`dial` makes the socket, in the network from which the address is reached."""
+        """Keep `dial`, which makes the socket in the network from which the address is reached."""
         self._host, self._port, self._dial = host, port, dial
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -44,7 +44,7 @@ class Connection:
     async def ask(
         self, method: str, target: str, body: bytes = b"", *, seconds: float, **headers: str
     ) -> Answer:
-        """Raises Unsent or Lost."""
+        """Send a request, and return its answer. Raises Unsent or Lost."""
         try:
             async with asyncio.timeout(seconds):
                 reader = await self._send(method, target, body, headers)
@@ -60,7 +60,7 @@ class Connection:
         return answer
 
     async def stream(self, target: str, *, seconds: float) -> AsyncIterator[Answer | bytes]:
-        """The answer, and then its body in pieces as they come. Raises Unsent, and Lost after
+        """Yield the answer, and then its body in pieces as they come. Raises Unsent, and Lost after
         `seconds` of silence."""
         try:
             async with asyncio.timeout(seconds):

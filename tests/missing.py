@@ -39,7 +39,7 @@ def left_out(why: str) -> NoReturn:
 
 
 def needed_program(*names: str) -> str:
-    """The path of the first that is installed. CI installs some of them."""
+    """Return the path of the first program that is installed. CI installs some of them."""
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None and os.environ.get("CI") and names[0] in PACKAGES:
         _install(names[0])

@@ -15,14 +15,14 @@ INSTALL_SECONDS = 300
 
 
 def node() -> str:
-    """A Node that is new enough."""
+    """Return the path of a Node that is new enough."""
     found = shutil.which("node")
     return found if found and _version(found) >= NODE_LEAST else str(_packaged() / "bin" / "node")
 
 
 def npm() -> list[str]:
-    """The command that is its npm. The package's own `npm` is a link that wheels cannot carry, so
-    its target is named."""
+    """Return the command that is its npm. The package's own `npm` is a link that wheels cannot
+    carry, so its target is named."""
     found = shutil.which("npm")
     if found and node() == shutil.which("node"):
         return [found]
@@ -30,8 +30,8 @@ def npm() -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The process environment with that Node first in the path, where install scripts look for
-    it."""
+    """Return the process environment with that Node first in the path, where install scripts look
+    for it."""
     path = f"{Path(node()).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     # certificates that only this machine trusts
     return {

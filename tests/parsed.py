@@ -8,5 +8,5 @@ import functools
 
 @functools.cache
 def nodes_of(text: str) -> tuple[ast.AST, ...]:
-    """All syntax nodes of a source."""
+    """Return all syntax nodes of a source."""
     return tuple(ast.walk(ast.parse(text)))

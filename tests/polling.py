@@ -16,8 +16,9 @@ PAUSES = (0.05, 0.25)  # seconds between two looks, at first and at last
 def wait_until(
     look: Callable[[], Found | None], *, what: str, seconds: float = 60.0, pause: float = 0.0
 ) -> Found:
-    """The first truthy answer of `look`; AssertionError naming `what` after `seconds`. Without a
-    `pause`, looks grow rare: a look may be a command, and what it waits for needs the CPU."""
+    """Return the first truthy answer of `look`; raise an AssertionError naming `what` after
+    `seconds`. Without a `pause`, looks grow rare: a look may be a command, and what it waits for
+    needs the CPU."""
     began = time.monotonic()
     while True:
         if found := look():

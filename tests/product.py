@@ -31,8 +31,8 @@ STOP_SECONDS = 60.0
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The process environment without settings and contexts of Polynya, with this source first.
-    RELEASE_LEVEL: as another release."""
+    """Return the process environment without settings and contexts of Polynya, with this source
+    first. RELEASE_LEVEL: as another release."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")}
     paths = (SHIM, SOURCE) if "RELEASE_LEVEL" in more else (SOURCE,)
     path = os.pathsep.join(map(str, paths))
@@ -40,7 +40,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def processes_with(name: str, value: str) -> list[psutil.Process]:
-    """Every living process with this in its environment, and forks with this tag."""
+    """Return every living process with this in its environment, and forks with this tag."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -161,7 +161,7 @@ class ColdNode(RunningNode):
 
 @contextmanager
 def running_node(data: Path, *flags: str, **variables: str) -> Iterator[RunningNode]:
-    """A node on free ports and the folder `data`; it is stopped at the end."""
+    """Run a node on free ports and the folder `data` until `with` ends."""
     node = RunningNode(data, flags, **variables)
     try:
         yield node

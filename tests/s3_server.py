@@ -44,7 +44,7 @@ class S3Server:
         self.endpoint = endpoint
 
     def settings(self) -> dict[str, str]:
-        """Fields of `StoreSettings`."""
+        """Return the fields of `StoreSettings`."""
         return {
             "backend": "s3",
             "root": f"root-{secrets.token_hex(8)}",
@@ -81,7 +81,7 @@ def s3_server() -> Iterator[S3Server]:
 
 
 def weed() -> str:
-    """The program. Raises CannotStart."""
+    """Find the program. Raises CannotStart."""
     ours = Path(sys.executable).parent / "weed"
     binary = str(ours) if ours.exists() else shutil.which("weed")
     if binary is None:
@@ -109,7 +109,7 @@ def _command(folder: str, ports: dict[str, int]) -> list[str]:
 def wait_ready(
     process: subprocess.Popen[bytes], endpoint: str, log: Path, bucket: str = BUCKET
 ) -> None:
-    """Ready when the bucket answers: 403 to a stranger, where one that is not there yet is refused
+    """Wait until the bucket answers: 403 to a stranger, where one that is not there yet is refused
     or 404. Raises CannotStart."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
@@ -132,7 +132,7 @@ def wait_ready(
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, and SIGKILL to one that does not go."""
+    """Send SIGTERM, and SIGKILL if the process does not go."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(20)

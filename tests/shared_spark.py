@@ -34,7 +34,7 @@ _running: list[Any] = []
 
 
 def shared_runner() -> Any:
-    """The runner of the session, which is started by the first caller. Leave it open."""
+    """Return the runner of the session, which is started by the first caller. Leave it open."""
     # `conftest.py` imports this file, also where mutants run with a part of the product
     from spark_jars import readers_jars
 
@@ -57,7 +57,7 @@ class Unclosed:
 
 @contextmanager
 def configured(session: Any, settings: dict[str, str]) -> Iterator[Any]:
-    """The session with other settings for a while."""
+    """Change settings of the session until `with` ends."""
     before = {name: session.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         session.conf.set(name, value)

@@ -32,8 +32,8 @@ READERS_VERSION = "4.1."  # no Iceberg runtime is there for later ones
 
 
 def fetched(folder: Path, artifacts: Sequence[str] = JARS) -> tuple[str, str]:
-    """The readers' jars, comma-separated; or "" and why they cannot be had. They come from Maven
-    Central, once."""
+    """Return the readers' jars, comma-separated; or "" and why they cannot be had. They come from
+    Maven Central, once."""
     pyspark = needed_module("pyspark")
     if not pyspark.__version__.startswith(READERS_VERSION):
         return (
@@ -44,7 +44,7 @@ def fetched(folder: Path, artifacts: Sequence[str] = JARS) -> tuple[str, str]:
 
 
 def tlc_jar() -> tuple[str, str]:
-    """The jar of TLC, the model checker of TLA+; or "" and why it cannot be had."""
+    """Return the jar of TLC, the model checker of TLA+; or "" and why it cannot be had."""
     return _copied(_cache(), (TLC_JAR,))
 
 
@@ -88,7 +88,7 @@ def _cache() -> Path:
 
 
 def readers_jars() -> tuple[str, str]:
-    """The jars of the readers; or "" and why they cannot be had."""
+    """Return the jars of the readers; or "" and why they cannot be had."""
     return fetched(_cache())
 
 

@@ -81,7 +81,7 @@ def bare_machine(shared: Path, *, as_root: bool, cpus: int) -> BareMachine:
 
 
 def skips(printed: str) -> list[str]:
-    """The reasons that pytest printed."""
+    """Return the reasons that pytest printed."""
     return re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", printed, re.MULTILINE)
 
 

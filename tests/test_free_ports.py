@@ -63,7 +63,8 @@ def test_a_held_port_is_none_that_the_kernel_gives() -> None:
 
 
 def only(port: int) -> socket.socket:
-    """A socket as those of asyncio's servers, for which the kernel has this port alone to give."""
+    """Make a socket as those of asyncio's servers, for which the kernel has this port alone to
+    give."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -110,7 +110,7 @@ HEAVY = {"pyspark", "py4j", "pyarrow", "pyiceberg", "deltalake", "duckdb", "pand
 
 @functools.cache
 def imported(text: str) -> tuple[str, ...]:
-    """Dotted names of the modules that a source imports, at any depth of its code."""
+    """Return the dotted names of the modules that a source imports, at any depth of its code."""
     return tuple(_imported(text))
 
 
@@ -127,19 +127,19 @@ def _imported(text: str) -> Iterator[str]:
 
 
 def rooms_of(text: str) -> set[str]:
-    """The rooms of ours that a source imports."""
+    """Return the rooms of ours that a source imports."""
     return {name.split(".")[1] for name in imported(text) if name.startswith("polynya.")} - {
         "__version__"
     }
 
 
 def others_of(text: str) -> set[str]:
-    """The top-level modules that a source imports and that are not ours."""
+    """Return the top-level modules that a source imports and that are not ours."""
     return {name.split(".")[0] for name in imported(text)} - {"polynya"}
 
 
 def texts(place: str) -> list[str]:
-    """The sources of a room, or of one file."""
+    """Return the sources of a room, or of one file."""
     path = SOURCE / place
     return [each.read_text() for each in (path.rglob("*.py") if path.is_dir() else (path,))]
 
@@ -153,7 +153,8 @@ def forbidden_modules(place: str, sources: Iterable[str]) -> set[str]:
 
 
 def importers(*libraries: str) -> set[str]:
-    """Files outside the lakehouse and the Spark source that import one of the libraries."""
+    """Return the files outside the lakehouse and the Spark source that import one of the
+    libraries."""
     found = {
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")

@@ -13,7 +13,7 @@ NUMBER = 7_316_402_115  # of no other module
 
 
 def drawn() -> list[int]:
-    """The examples of a test of integers."""
+    """Return the examples of a test of integers."""
     found: list[int] = []
 
     @settings(max_examples=300, derandomize=True, database=None)

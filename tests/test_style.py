@@ -71,7 +71,7 @@ def text_of(path: Path) -> str:
 
 
 def name_of(node: ast.expr) -> str:
-    """`a.b.c` of a dotted expression, else an empty string."""
+    """Return `a.b.c` of a dotted expression, else an empty string."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (base := name_of(node.value)):

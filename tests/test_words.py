@@ -261,7 +261,8 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of what a script of the console shows: strings and templates of two words."""
+    """Yield (line, text) of what a script of the console shows: strings and templates of two
+    words."""
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         for found in re.finditer(
             r'"((?:[^"\\]|\\.)*)"|`((?:[^`\\]|\\.)*)`', re.sub(r"(?<!:)//.*|^\s*/?\*.*", "", line)
@@ -394,7 +395,7 @@ def test_renamed_words_are_gone() -> None:
 
 
 def identifiers(text: str) -> set[str]:
-    """The names that a source defines or uses: variables, attributes, arguments, functions,
+    """Return the names that a source defines or uses: variables, attributes, arguments, functions,
     classes."""
     found = set()
     for node in nodes_of(text):
@@ -407,7 +408,7 @@ def identifiers(text: str) -> set[str]:
 
 
 def renamed_identifiers(room: str, text: str) -> set[str]:
-    """The old names of a source in this room of the product, or in this other tree."""
+    """Return the old names of a source in this room of the product, or in this other tree."""
     forbidden = set()
     for old, new in IDENTIFIERS.items():
         rooms, _, _ = new.rpartition(":")

@@ -130,7 +130,7 @@ class WarmProcess:
         return self._look(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises TimeoutExpired."""
+        """Wait for the exit code. Raises TimeoutExpired."""
         code = self._look(timeout)
         if code is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
@@ -208,7 +208,7 @@ def can_go_on(arguments: tuple[str, ...], variables: dict[str, str]) -> bool:
 
 @functools.cache
 def commands_of(pid: int) -> WarmCommands:
-    """The commands of one process of tests, which may be a fork itself."""
+    """Return the commands of one process of tests, which may be a fork itself."""
     assert pid == os.getpid()
     return WarmCommands()
 

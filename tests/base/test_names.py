@@ -82,7 +82,7 @@ def test_a_name_is_found_again_by_its_spelling(path: str) -> None:
 
 
 def test_the_partitions_of_a_topic_lie_in_consecutive_groups() -> None:
-    """Golden: the groups of existing data must not change."""
+    """Compare with golden values: the groups of existing data must not change."""
     assert [group_of(partition_name("orders", number), 16) for number in range(6)] == [
         15,
         16,

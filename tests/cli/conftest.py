@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def own_contexts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of this test's contexts."""
+    """Return the folder of this test's contexts."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("POLYNYA_SERVER", "POLYNYA_CONTEXT", "POLYNYA_TOKEN", "POLYNYA_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)

@@ -35,7 +35,7 @@ class Scripted:
 
 @contextmanager
 def scripted(*answers: object) -> Iterator[Scripted]:
-    """The server runs in threads of this process, on a free port."""
+    """Run the server in threads of this process, on a free port, until `with` ends."""
     script = Scripted(answers)
 
     class Handler(QuietHandler):

@@ -18,7 +18,7 @@ def events(chunks: Iterable[bytes]) -> list[Event]:
 
 
 def naive(body: bytes) -> list[Event]:
-    """All lines at once, by the letter of the standard."""
+    """Parse all lines at once, by the letter of the standard."""
     found, name, data, last = [], "", [], ""
     *lines, _ = re.split("\r\n|\n|\r", body.decode("utf-8", "replace"))
     for line in lines:

@@ -27,13 +27,14 @@ pytestmark = pytest.mark.process
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of cargo. What it builds of other crates is kept for other sources."""
+    """Return the environment of cargo, with a target folder that keeps the builds of other
+    crates."""
     return {**os.environ, "CARGO_TARGET_DIR": str(BUILD / "cargo-target"), **more}
 
 
 @pytest.fixture(scope="module")
 def toolchain() -> str:
-    """The version of Rust."""
+    """Return the version of Rust; skip the tests where it is missing or too old."""
     if shutil.which("cargo") is None:
         missing("not installed: cargo")
     version = ran(["rustc", "--version"], CLIENT, environment())

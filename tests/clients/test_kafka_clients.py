@@ -238,7 +238,7 @@ def kafka_jars(maven: str, artifact: str = "kafka-tools") -> Path:
 
 @pytest.fixture(scope="module")
 def libraries() -> Path:
-    """A folder with the jars of Kafka's tools."""
+    """Return a folder with the jars of Kafka's tools."""
     java, maven = shutil.which("java"), shutil.which("mvn")
     if java is None:
         left_out("Kafka's Java tools: java 17 or newer is not installed")

@@ -19,7 +19,8 @@ from polynya.config.cluster_settings import ClusterConfig, parse_nodes
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """`ca.crt`, `node-1.crt` and `node-1.key`; in `other` the same of another authority."""
+    """Make `ca.crt`, `node-1.crt` and `node-1.key`, and in `other` the same of another
+    authority."""
     for folder in (tmp_path, tmp_path / "other"):
         make_authority(folder)
         make_certificate(folder, 1, [])

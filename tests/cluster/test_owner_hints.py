@@ -11,7 +11,7 @@ from polynya.stream.features.placement.commands import NodeRecord, NodeState
 
 
 def hints(down: set[int], leader: int = 2) -> OwnerHints:
-    """The hints of node 1 in zone a. Names with "d" are diskless."""
+    """Return the hints of node 1 in zone a, where names with "d" are diskless."""
     directory: Any = SimpleNamespace(
         elsewhere=lambda group: leader, seems_up=lambda node: node not in down
     )

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.process
 
 
 def piece() -> Piece:
-    """A slice of two batches with the same keys."""
+    """Build a slice of two batches with the same keys."""
     payloads = [build_batch([Record(b"a", value), Record(b"b", value)]) for value in (b"1", b"2")]
     byte, batches = 0, []
     for at, payload in enumerate(payloads):

@@ -34,7 +34,8 @@ def names(files: TlsFiles) -> set[str]:
 
 
 def shake(context: ssl.SSLContext, trusted: TlsFiles, host: str = "localhost") -> bytes:
-    """A handshake in memory: the certificate that the client saw. Raises SSLError."""
+    """Perform a handshake in memory, and return the certificate that the client saw. Raises
+    SSLError."""
     client_context = ssl.create_default_context(cafile=trusted.cert)
     pipes = [ssl.MemoryBIO() for _ in range(4)]
     client = client_context.wrap_bio(pipes[0], pipes[1], server_hostname=host)

@@ -27,7 +27,7 @@ CHECK = (
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    """The source of axe-core."""
+    """Return the source of axe-core."""
     try:
         folder = installed(Path(__file__).parent.parent / "worlds" / "axe", "axe")
     except (AssertionError, OSError, subprocess.SubprocessError) as reason:

@@ -72,7 +72,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 @pytest.fixture
 def page(browser: Browser, node: Guarded) -> Iterator[Page]:
-    """A page of the console, with the token of an admin."""
+    """Yield a page of the console, with the token of an admin."""
     page = browser.open(f"{node.url}/console/")
     page.size(1200, 800)
     use_token(page, node.root)

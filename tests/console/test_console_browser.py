@@ -71,7 +71,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 @pytest.fixture(scope="module")
 def kafka_node(node: RunningNode) -> RunningNode:
-    """The node, with two topics and a group."""
+    """Return the node, with two topics and a group."""
     with httpx.Client(base_url=node.url, timeout=60) as web:
         web.put("/v1/topics/till", json={"partitions": 2}).raise_for_status()
         web.put("/v1/topics/taken", json={"streams": ["logs/web"]}).raise_for_status()

@@ -38,7 +38,7 @@ new Promise((resolve) => {
 
 @contextmanager
 def script(name: str, *arguments: str, urls: list[str], token: str) -> Iterator[None]:
-    """A program of the tutorial."""
+    """Run a program of the tutorial until `with` ends."""
     variables = environment(POLYNYA_URLS=",".join(urls), POLYNYA_TOKEN=token)
     process = subprocess.Popen([sys.executable, str(EXAMPLE / name), *arguments], env=variables)
     try:

@@ -45,7 +45,7 @@ class Reader:
         self.variables["PATH"] = f"{tools}:{self.variables['PATH']}"
 
     def block(self, after: str, kind: str) -> str:
-        """The first block of this kind behind a text, with the addresses of the node."""
+        """Return the first block of this kind behind a text, with the addresses of the node."""
         found = re.search(rf"{re.escape(after)}.*?```{kind}\n(.*?)```", PAGE, re.DOTALL)
         assert found, f"no block of {kind} behind {after!r}"
         here = found[1].replace("http://127.0.0.1:4437", self.node.url)

@@ -56,7 +56,7 @@ class Reader:
         return [self.here(block) for block in found]
 
     def here(self, text: str) -> str:
-        """The text with the addresses of this node."""
+        """Replace the addresses in a text by those of this node."""
         found = text.replace("http://127.0.0.1:4437", self.url).replace(
             "max-time 2 ", "max-time 8 "
         )

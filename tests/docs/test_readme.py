@@ -54,7 +54,7 @@ def settings(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def ports() -> Iterator[tuple[int, int]]:
-    """Ports for HTTP and Kafka."""
+    """Yield free ports for HTTP and Kafka."""
     with ports_in_a_row(30) as port:
         yield port, free_ports(1)[0]
 

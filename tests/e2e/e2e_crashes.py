@@ -88,7 +88,8 @@ def batch(number: int, pad: str = "") -> bytes:
 
 
 def numbers(records: list[Any]) -> list[int]:
-    """The batch numbers of a stream, in order. Every batch is whole and contiguous."""
+    """Return the batch numbers of a stream, in order; assert that every batch is whole and
+    contiguous."""
     assert len(records) % BATCH == 0, f"a half batch at the end: {str(records[-2 * BATCH :])[:500]}"
     found = []
     for first in range(0, len(records), BATCH):

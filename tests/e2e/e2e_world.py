@@ -34,7 +34,7 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The error's code."""
+        """Return the code of the error in the body."""
         return str(json.loads(self.body)["error"]["code"])
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class World:
         return done.code, done.out + done.err
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM, and return the exit code."""
         assert self.node is not None
         code = self.node.stop()
         self.node.close()
@@ -90,12 +90,12 @@ class World:
         return "".join(self.node.log)
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process of this world, the node's cores and strays included; one that is
-        just ending may be missing."""
+        """Return every living process of this world, the node's cores and strays included; one that
+        is just ending may be missing."""
         return processes_with(TAG, self.tag)
 
     def cores(self) -> list[psutil.Process]:
-        """The core processes of the running node."""
+        """Return the core processes of the running node."""
         assert self.node is not None
         try:
             return psutil.Process(self.node.process.pid).children()
@@ -148,7 +148,7 @@ class World:
         return Client(self.url, seconds)
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
-        """One request on a connection of its own. Raises `Lost`."""
+        """Send one request on a connection of its own. Raises `Lost`."""
         with contextlib.closing(self.connect()) as client:
             return client.ask(method, path, body, **headers)
 
@@ -157,7 +157,7 @@ class World:
             return client.ask("POST", "/v1/admin/flush")
 
     def records(self, name: str) -> list[Any]:
-        """All of a JSON stream, page by page."""
+        """Read all of a JSON stream, page by page."""
         found: list[Any] = []
         with contextlib.closing(self.connect()) as client:
             offset = "-1"
@@ -204,7 +204,7 @@ def address(url: str) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def raw(url: str, seconds: float = 60.0) -> Iterator[socket.socket]:
-    """A bare connection."""
+    """Open a bare connection until `with` ends."""
     with socket.create_connection(address(url), timeout=seconds) as connection:
         yield connection
 
@@ -223,7 +223,7 @@ def live_readers(
 
 
 def drain(connection: socket.socket) -> bytes:
-    """Everything until the other side closes; a reset ends it too."""
+    """Read everything until the other side closes; a reset ends it too."""
     parts = []
     with contextlib.suppress(ConnectionError):
         while piece := connection.recv(65536):
@@ -246,7 +246,7 @@ def file_sizes(folder: Path) -> list[os.stat_result]:
 
 
 def resident(processes: list[psutil.Process]) -> int:
-    """RSS in bytes."""
+    """Return the sum of the RSS in bytes."""
     return sum(process.memory_info().rss for process in processes)
 
 
@@ -255,8 +255,8 @@ def is_root() -> bool:
 
 
 def metric(world: World, name: str) -> float:
-    """A metric of the whole node, summed over its labels. A core that is too busy to say its part
-    is asked again."""
+    """Return a metric of the whole node, summed over its labels. A core that is too busy to say its
+    part is asked again."""
 
     def whole() -> list[str] | None:
         lines = world.ask("GET", "/metrics").body.decode().splitlines()

@@ -68,7 +68,7 @@ class Golden(msgspec.Struct):
 
 
 def unpack(path: Path, folder: Path) -> Golden:
-    """`folder` gets `data` and perhaps `backup`."""
+    """Extract `data`, and `backup` if there is one, into `folder`, and return the answers."""
     with tarfile.open(path, "r:xz") as tar:
         tar.extractall(folder, filter="data")
     return msgspec.json.decode((folder / "answers.json").read_bytes(), type=Golden)
@@ -182,7 +182,7 @@ class Maker:
         )
 
     def _write_first(self) -> None:
-        """All of this comes into packs."""
+        """Write all that comes into packs."""
         post = self._post
         for body in (b'[1.0, 1e3, "\\u00e9"]', b'{"b": 1, "a": [ ]}', b"[12345678901234567890]"):
             post("gold/json", body)
@@ -216,7 +216,7 @@ class Maker:
         post("gold/jobs/1", b'["job 1"]')
 
     def _write_then(self) -> None:
-        """All of this is in the journal alone."""
+        """Write all that stays in the journal alone."""
         post = self._post
         post("gold/json", b'["hot"]')
         post("gold/text", b"second", TEXT)
@@ -376,7 +376,7 @@ def _lasting(said: Said) -> tuple[int, bytes]:
 
 
 def pack(folder: Path, path: Path) -> None:
-    """`folder` as an archive, without what a process leaves beside its data."""
+    """Write `folder` as an archive, without what a process leaves beside its data."""
     with (
         lzma.open(path, "wb", preset=9 | lzma.PRESET_EXTREME) as file,
         tarfile.open(fileobj=file, mode="w") as tar,

@@ -42,7 +42,7 @@ ROUNDS = 3  # of the bystander, while connections of an attack are held
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedNode]:
-    """One node for all attacks of this file."""
+    """Yield one node for all attacks of this file."""
     with attacked_node(tmp_path_factory.mktemp("attacked")) as made:
         yield made
 

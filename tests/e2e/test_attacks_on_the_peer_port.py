@@ -26,7 +26,7 @@ Address = tuple[str, int]
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AttackedNode, Address]]:
-    """The only node of a cluster with certificates, and its peer port."""
+    """Yield the only node of a cluster with certificates, and its peer port."""
     folder = tmp_path_factory.mktemp("attacked")
     cluster = FuzzCluster(folder, nodes=1)
     settings = cluster.settings(1)

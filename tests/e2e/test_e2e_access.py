@@ -61,7 +61,7 @@ class Guarded:
         )
 
     def token(self, name: str, *options: str) -> str:
-        """Made in the data folder; returns when the cores know it."""
+        """Create a token in the data folder, and return it when the cores know it."""
         ran = polynya("token", "create", name, *options, "--data", str(self.data))
         assert ran.code == 0, ran.err
         text = ran.out.strip()
@@ -490,8 +490,8 @@ def test_a_limit_holds_over_both_cores(guarded: Guarded) -> None:
 
 
 def test_tls_hostilities(guarded: Guarded) -> None:
-    """Plain HTTP, garbage, half a handshake and old protocols at the port of TLS: closed, and
-    others are served."""
+    """Send plain HTTP, garbage, half a handshake and old protocols to the TLS port: they are
+    closed, and others are served."""
     for data in (
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\x16\x03\x01\xff\xff" + b"x" * 5000,

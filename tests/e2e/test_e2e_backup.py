@@ -30,7 +30,7 @@ NAMES = [f"backup/s{number}" for number in range(4)]
 
 @contextlib.contextmanager
 def writing(urls: list[str]) -> Iterator[dict[str, Writer]]:
-    """One for each stream, by the nodes in turn."""
+    """Run a writer for each stream until `with` ends, by the nodes in turn."""
     for name in NAMES:
         post(urls[0], name, None)
     writers = {name: Writer(urls[number % len(urls)], name) for number, name in enumerate(NAMES)}
@@ -44,14 +44,14 @@ def writing(urls: list[str]) -> Iterator[dict[str, Writer]]:
 
 
 def post(url: str, name: str, body: bytes | None) -> None:
-    """A record into a stream; None: the stream itself."""
+    """Append a record to a stream; None: create the stream."""
     status, said = ask("PUT" if body is None else "POST", f"{url}/v1/stream/{name}", body)
     assert status == (201 if body is None else 204), said
 
 
 def check(url: str, before: dict[str, int]) -> None:
-    """Every record that was acknowledged before the backup is there, in order, at its offset, and
-    one more can be appended."""
+    """Assert that every record acknowledged before the backup is there, in order, at its offset,
+    and that one more can be appended."""
     for name, count in before.items():
         there = records(url, name)
         assert there == list(range(len(there)))
@@ -121,7 +121,7 @@ def started(*arguments: str, server: str = "") -> subprocess.Popen[bytes]:
 
 
 def killed_when(process: subprocess.Popen[bytes], folder: Path, pattern: str) -> None:
-    """SIGKILL as soon as there is such a file, or at the end."""
+    """Send SIGKILL as soon as there is such a file, or at the end."""
 
     def is_time() -> bool:
         try:

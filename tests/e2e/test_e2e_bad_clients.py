@@ -21,7 +21,7 @@ STREAM = "/v1/stream/bad/s"
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One node of two cores for all tests of this file."""
+    """Yield one node of two cores for all tests of this file."""
     world = World(Path(tmp_path_factory.mktemp("bad")) / "data")
     try:
         world.start("--cores", "2", "--long-poll-timeout", "0.5")
@@ -188,7 +188,7 @@ PHASES = (
 
 
 def abandon(world: World, count: int) -> None:
-    """Connections that stop in the middle of something; half of them by a reset."""
+    """Open connections that stop in the middle of something; half of them by a reset."""
     for number in range(count):
         with socket.create_connection(address(world.url), timeout=60) as connection:
             if number % 2:

@@ -44,7 +44,7 @@ VALUES = (
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningNode, Client]]:
-    """A node with TLS and access control, and the client of the site's server."""
+    """Yield a node with TLS and access control, and the client of the site's server."""
     data = tmp_path_factory.mktemp("tabs") / "data"
     ran = polynya("token", "create", "site", "--allow", "all", "--data", str(data))
     assert ran.code == 0, ran

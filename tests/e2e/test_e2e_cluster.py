@@ -232,7 +232,7 @@ def test_a_leader_that_stands_still_while_its_groups_sleep_is_missed_in_a_moment
         last: list[object] = [None, time.monotonic()]
 
         def quiet() -> bool:
-            """Long enough for the groups to sleep."""
+            """Report whether no group has committed for long enough to sleep."""
             commits = [group["commit"] for group in cluster.view(1)["groups"]]
             if commits != last[0]:
                 last[:] = [commits, time.monotonic()]

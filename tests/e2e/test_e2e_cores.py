@@ -30,7 +30,7 @@ CONNECTIONS = 12  # so many land on both cores, but for one time in two thousand
 
 
 def owned_by(core: int, stem: str) -> str:
-    """A name whose group belongs to `core`."""
+    """Return a name whose group belongs to `core`."""
     return next(
         name
         for name in (f"{stem}-{number}" for number in range(1000))
@@ -300,7 +300,7 @@ def test_what_a_node_says_that_it_serves_it_serves_however_late_one_of_its_cores
 
 
 def hold_up_a_core(world: World) -> None:
-    """One of two that are just starting."""
+    """Pause one of two cores that are just starting."""
 
     def second() -> psutil.Process | None:
         found = []

@@ -30,7 +30,7 @@ def orders(tmp_path: Path) -> DiskOrders:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A file system of its own, so that it can be full."""
+    """Mount a file system of this size until `with` ends, so that it can be full."""
     if not is_root():
         left_out("mounting a small file system needs root")
     mount = needed_program("mount")
@@ -171,7 +171,8 @@ def append_until(
     size: int = 100_000,
     passing: str = "",
 ) -> int:
-    """The status met, that of a `passing` error too, or 0 when all was taken."""
+    """Append until the status is met; return it, that of a `passing` error, or 0 when all was
+    taken."""
     names = list(acknowledged)
     for turn in range(count):
         name = names[turn % len(names)]
@@ -317,8 +318,8 @@ def test_an_object_store_that_is_gone_holds_up_appends_only_at_the_bound(tmp_pat
 
 @pytest.mark.long
 def test_a_full_object_store_is_named_when_appends_reach_the_bound(tmp_path: Path) -> None:
-    """507, as of any full disk: to wait does not help. Reads go on, and so does everything once
-    there is room."""
+    """Expect 507, as of any full disk: to wait does not help. Reads go on, and so does everything
+    once there is room."""
     with small_disk(tmp_path / "objects", 20) as store:
         world = World(tmp_path / "data")
         settings = {

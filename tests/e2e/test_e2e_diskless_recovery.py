@@ -39,7 +39,7 @@ def append(url: str, sequence: int) -> tuple[int, dict[str, str]]:
 
 
 def records(url: str) -> list[int]:
-    """All records, page by page: one ends where numbers are skipped."""
+    """Read all records, page by page: one ends where numbers are skipped."""
     found: list[int] = []
     offset = "-1"
     for _ in range(9):
@@ -111,7 +111,7 @@ class Clicks:
 
 @pytest.fixture
 def kafka() -> Iterator[str]:
-    """A node's place for Kafka clients; those of its two cores are held, too."""
+    """Yield a node's address for Kafka clients; the ports of its two cores are held, too."""
     with ports_in_a_row(2) as port:
         yield f"127.0.0.1:{port}"
 

@@ -67,7 +67,7 @@ def world(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def writers(world: S3World) -> Iterator[list[Writer]]:
-    """One idempotent HTTP writer at each node, with a stream of its own."""
+    """Yield one idempotent HTTP writer at each node, with a stream of its own."""
     made = []
     for number, url in enumerate(world.cluster.urls):
         name = f"faults/{time.monotonic_ns()}-{number}"
@@ -150,7 +150,7 @@ def append_all(world: S3World, name: str) -> None:
 
 
 def size_of(stream: str) -> int:
-    """The bytes of a stream, read page by page."""
+    """Count the bytes of a stream, read page by page."""
     size, offset, ended = 0, "-1", False
     while not ended:
         with urlopen(f"{stream}?offset={offset}", timeout=30) as page:
@@ -223,7 +223,7 @@ def test_appends_wait_for_a_server_that_is_away_for_long(
 
 
 def check(world: S3World, writers: list[Writer]) -> None:
-    """Each record that was acknowledged is there once, in order, at another node."""
+    """Assert that each acknowledged record is there once, in order, at another node."""
     for number, writer in enumerate(writers):
         acknowledged = writer.finish()
         url = world.cluster.urls[(number + 1) % 3]

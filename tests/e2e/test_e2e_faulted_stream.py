@@ -93,7 +93,8 @@ def test_a_node_serves_beside_a_stream_that_it_cannot_store(world: World) -> Non
 
 
 def positions_of(name: str, pack: bytes) -> list[tuple[int, int]]:
-    """The offsets and lengths of a stream's first slice in an object; none if it is no pack."""
+    """Return the offsets and lengths of a stream's first slice in an object; none if it is no
+    pack."""
     try:
         entries = read_footer(pack).entries
     except CorruptData:
@@ -111,7 +112,7 @@ def test_a_damaged_pack_is_told_by_reads_readiness_and_metrics(world: World) -> 
             client.ask("POST", f"/v1/stream/{name}", body, content_type="text/plain")
 
     def packs() -> dict[Path, bytes]:
-        """The packs with a slice of the first stream."""
+        """Return the packs with a slice of the first stream."""
         files = [path for path in (world.data / "objects").rglob("*") if "/packs/" in str(path)]
         found = {path: path.read_bytes() for path in files if path.is_file()}
         return {path: data for path, data in found.items() if positions_of("hurt", data)}

@@ -63,7 +63,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
 
 @pytest.fixture
 def node(golden: Golden, tmp_path: Path) -> Iterator[World]:
-    """This release on the folder of the older one."""
+    """Yield a node of this release on the folder of the older one."""
     world = World(tmp_path / "data")
     try:
         world.start(*FLAGS)
@@ -97,7 +97,7 @@ def differs(said: Said, answer: Answer) -> str:
 
 
 def _has(now: Any, then: Any) -> bool:
-    """Objects may have more fields."""
+    """Compare two JSON values, where objects may now have more fields."""
     if isinstance(then, dict) and isinstance(now, dict):
         return all(
             name in OF_THE_MOMENT or (name in now and _has(now[name], value))

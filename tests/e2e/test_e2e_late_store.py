@@ -76,7 +76,8 @@ def switch_to(server: S3Server) -> Iterator[Switch]:
 
 
 def fill(world: World) -> None:
-    """A stream whose first record is in the store, and whose second is in the journal alone."""
+    """Create a stream whose first record is in the store, and whose second is in the journal
+    alone."""
     assert world.ask("PUT", "/v1/stream/s", **JSON).status == 201
     assert world.ask("POST", "/v1/stream/s", b'"old"', **JSON).status == 204
     assert world.flush().status == 200

@@ -33,7 +33,7 @@ STEADY = measures.Sample(
 
 
 def samples(**growth: int) -> list[measures.Sample]:
-    """A run of a hundred samples; each named field grows by so much from one to the next."""
+    """Build a run of a hundred samples; each named field grows by so much from one to the next."""
     more = [
         {field: getattr(STEADY, field) + step * number for field, step in growth.items()}
         for number in range(100)

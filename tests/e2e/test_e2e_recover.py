@@ -51,7 +51,8 @@ def path(name: str) -> str:
 
 
 def made(world: World, client: Client) -> None:
-    """Streams of all kinds: in packs, hot, both, trimmed, closed, empty, forked, forked again."""
+    """Create streams of all kinds: in packs, hot, both, trimmed, closed, empty, forked, forked
+    again."""
 
     def ok(answer: Answer) -> Answer:
         assert answer.status < 300, answer

@@ -22,7 +22,7 @@ ONE = ("--cores", "1")
 
 
 def journal(world: World, core: int = 0) -> Path:
-    """The newest segment."""
+    """Return the newest segment."""
     return max((world.data / f"core-{core}" / "journal").glob("*.journal"))
 
 
@@ -54,7 +54,7 @@ def written(world: World, count: int = 50, size: int = 100) -> list[list[object]
 
 
 def marked(world: World) -> None:
-    """An idle core has said on the disk how far it synced."""
+    """Wait until the journal rests: then an idle core has noted on the disk how far it synced."""
     path = journal(world)
     seen = -1
 

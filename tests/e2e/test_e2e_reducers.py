@@ -27,7 +27,7 @@ def value_of(number: int) -> dict[str, object]:
 
 
 def expected_digests(client: Client, stream: str, offsets: list[str]) -> list[str]:
-    """The digests of the states at these offsets, computed from all records at once."""
+    """Compute the digests of the states at these offsets from all records at once."""
     values = [record.value for record in client.stream(stream).read()]
     assert values == [value_of(number) for number in range(len(values))]
     found = []
@@ -44,7 +44,7 @@ def expected_digests(client: Client, stream: str, offsets: list[str]) -> list[st
 
 
 def client_json(value: object) -> bytes:
-    """The bytes of a value as the client appends it."""
+    """Encode a value as the client appends it."""
     from polynya.client.values import encode
 
     return encode(value)

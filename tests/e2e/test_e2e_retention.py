@@ -29,7 +29,7 @@ NAMES = [f"fill/s{number}" for number in range(4)]
 
 
 def packs_of(world: World) -> list[Path]:
-    """The files of the embedded store's packs."""
+    """List the files of the embedded store's packs."""
     return [
         Path(path, name)
         for path, _, names in os.walk(world.data / "objects")

@@ -18,12 +18,12 @@ pytestmark = pytest.mark.process
 
 
 def variables(server: S3Server) -> dict[str, str]:
-    """The settings of a node with a root of its own."""
+    """Return the settings of a node with a root of its own, as environment variables."""
     return {f"POLYNYA_COLD_{name.upper()}": value for name, value in server.settings().items()}
 
 
 def keys(settings: dict[str, str]) -> list[str]:
-    """The packs under the node's root."""
+    """List the packs under the node's root."""
     named = {name.removeprefix("POLYNYA_COLD_").lower(): value for name, value in settings.items()}
     store = S3Store(
         named["s3_bucket"],

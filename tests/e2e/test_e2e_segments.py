@@ -205,7 +205,7 @@ def test_segments_survive_a_restart(tmp_path: Path) -> None:
 
 
 def leaders(cluster: DevCluster) -> list[int]:
-    """The groups that each node leads."""
+    """Count the groups that each node leads, and sort the counts."""
     found = [group["leader"] for group in cluster.view(1)["groups"]]
     return sorted(found.count(node) for node in (1, 2, 3))
 

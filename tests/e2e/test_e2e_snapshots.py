@@ -171,7 +171,8 @@ def _check_requests_that_name_streams(http: httpx.Client) -> None:
 
 
 def _check_lines_of_many_appends(http: httpx.Client) -> None:
-    """Each line of one request has an outcome of its own: none reaches a hidden stream."""
+    """Assert that each line of one request has an outcome of its own: none reaches a hidden
+    stream."""
     lines = "\n".join(json.dumps({"stream": name, "records": [1]}) for name in SPELLINGS)
     answer = http.post("/v1/append", content=lines)
     assert answer.status_code == 200, answer.text
@@ -179,7 +180,7 @@ def _check_lines_of_many_appends(http: httpx.Client) -> None:
 
 
 def _check_kafka(address: str) -> None:
-    """No request of a Kafka client lists, makes or reads a hidden stream."""
+    """Assert that no request of a Kafka client lists, makes or reads a hidden stream."""
     needed_module("confluent_kafka")
     from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
     from confluent_kafka.admin import AdminClient, NewTopic
@@ -204,7 +205,7 @@ def _check_kafka(address: str) -> None:
 
 
 def _check_that_all_is_walked() -> None:
-    """A route that is new has to be walked, too."""
+    """Assert that the routes of the product are the walked ones and those that name no stream."""
     source = Path(polynya_package.__file__).parent
     found = set()
     for folder in ("front", "admin"):
@@ -236,7 +237,8 @@ def _streams(admin: httpx.Client) -> float:
 
 
 def _check_recovery(tmp_path: Path, at: str) -> None:
-    """A restore keeps the snapshots; a recovery of all streams takes no companion."""
+    """Assert that a restore keeps the snapshots, and that a recovery of all streams takes no
+    companion."""
     restored = polynya(
         "restore", str(tmp_path / "backup"), "--data", str(tmp_path / "again"), "--cores", "2"
     )

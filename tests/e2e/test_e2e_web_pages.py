@@ -40,14 +40,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One in which `evil.test` is this machine."""
+    """Yield a browser in which `evil.test` is this machine."""
     with needed("browser", running_browser(RULES)) as started:
         yield started
 
 
 @contextmanager
 def pages() -> Iterator[int]:
-    """A web server on the loopback with an empty page; its port."""
+    """Run a web server on the loopback with an empty page until `with` ends; yield its port."""
 
     class Blank(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -26,7 +26,7 @@ class Answer:
 
     @property
     def error(self) -> str:
-        """The code of the error, whose shape is checked."""
+        """Return the code of the error, and check the error's shape."""
         found = json.loads(self.body)["error"]
         assert set(found) == {"code", "message", "request_id"}
         assert found["request_id"] == self.headers["x-request-id"]
@@ -47,7 +47,7 @@ class Wire:
         self.writer.write(data)
 
     async def answer(self, *, method: str = "GET") -> Answer:
-        """The next answer, whole; of an SSE one the head alone."""
+        """Read the next answer, whole; of an SSE one the head alone."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")[:-2]
         status = int(first.split()[1])
@@ -67,7 +67,7 @@ class Wire:
         return Answer(status, headers, await self.reader.readexactly(length))
 
     async def chunk(self) -> bytes:
-        """The next piece of a chunked body; b"" at its end."""
+        """Read the next piece of a chunked body; b"" at its end."""
         size = int(await self.reader.readline(), 16)
         data = await self.reader.readexactly(size + 2)
         return data[:-2]
@@ -100,7 +100,8 @@ class World:
     async def ask(
         self, method: str, target: str, body: bytes | None = None, **headers: str
     ) -> Answer:
-        """One request on a connection of its own; header names are written with underscores."""
+        """Send one request on a connection of its own; header names are written with
+        underscores."""
         wire = await self.wire()
         wire.send(request(method, target, body, **headers))
         answer = await wire.answer(method=method)
@@ -126,7 +127,7 @@ class World:
         return await self.ask("HEAD", f"/v1/stream/{name}")
 
     async def sse(self, name: str, query: str = "?live=sse&offset=-1", **headers: str) -> Wire:
-        """A reader whose head has been answered."""
+        """Open a live reader, and read the head of its answer."""
         wire = await self.wire()
         wire.send(request("GET", f"/v1/stream/{name}{query}", **headers))
         answer = await wire.answer()

@@ -128,7 +128,7 @@ class Http2Client:
 
 
 async def connected(world: World) -> Http2Client:
-    """A client that begins with HTTP/2, and receives beside the story."""
+    """Connect a client that begins with HTTP/2, and receives beside the story."""
     wire = await world.wire()
     client = Http2Client(world, wire.reader, wire.writer)
     client.task = asyncio.get_running_loop().create_task(client.run())  # ends with its wire

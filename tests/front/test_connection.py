@@ -82,7 +82,7 @@ def statuses(data: bytes) -> list[int]:
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(1, len(PIPELINE) - 1), max_size=20), st.booleans())
 def test_requests_are_the_same_wherever_their_bytes_are_cut(cuts: list[int], patient: bool) -> None:
-    """`patient`: the loop runs between the pieces."""
+    """Cut a pipeline of requests at these points; `patient`: the loop runs between the pieces."""
 
     async def main() -> bytes:
         front = HttpFront(FakeService())

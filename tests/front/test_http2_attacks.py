@@ -151,7 +151,7 @@ def test_a_flood_of_data_of_one_byte_each() -> None:
 
 
 def test_continuation_without_end() -> None:
-    """CVE-2024-27316 and its like: a header block that never ends."""
+    """Send a header block that never ends, as of CVE-2024-27316 and its like."""
     block = frame(HEADERS, END_STREAM, 1, Encoder().encode(GET))
     refused(
         "headers",

@@ -29,13 +29,13 @@ class Events:
         self.last_id = ""
 
     async def next(self) -> tuple[str, dict[str, Any]]:
-        """The next event: its name and its object."""
+        """Return the name and the object of the next event."""
         while not self._waiting:
             self._feed(await self.wire.chunk())
         return self._waiting.pop(0)
 
     async def until(self, wanted: str, **fields: Any) -> list[dict[str, Any]]:
-        """All objects up to one of that event with these fields."""
+        """Return all objects up to one of that event with these fields."""
         found = []
         while True:
             name, event = await self.next()

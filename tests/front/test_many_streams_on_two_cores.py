@@ -46,7 +46,7 @@ class Reader:
 
 @asynccontextmanager
 async def fronts(node: Node) -> AsyncIterator[list[int]]:
-    """A front on each core; their ports."""
+    """Run a front on each core until `with` ends; yield their ports."""
     ports, started = [], []
     for world in node.worlds:
         front = HttpFront(world.service, HttpSettings(), live=LiveStreams(world.service))

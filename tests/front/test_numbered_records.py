@@ -31,7 +31,7 @@ def lines(body: bytes) -> list[tuple[int, object]]:
 
 
 def events(piece: bytes) -> list[tuple[str, str, bytes]]:
-    """(id, kind, data) of each event."""
+    """Parse each event into (id, kind, data)."""
     found = re.findall(rb"id:(.*)\nevent: (\w+)\ndata:(.*)\n\n", piece)
     assert len(found) == piece.count(b"\n\n")
     return [(at.decode(), kind.decode(), data) for at, kind, data in found]

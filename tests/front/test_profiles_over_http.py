@@ -26,7 +26,7 @@ async def profile_of(world: World, name: str) -> str | None:
 async def change(
     world: World, name: str, profile: str, *, object_store: bool = True, method: str = "POST"
 ) -> tuple[int | str, str]:
-    """The status and the profile, or the error's code and message."""
+    """Return the status and the profile, or the error's code and message."""
     route = ProfileRoute(world.service, object_store=object_store)
     body = json.dumps({"profile": profile}).encode()
     request = Request(method, PREFIX + name, tuple(name.split("/")), {}, {}, body, world.url)
@@ -80,7 +80,7 @@ def test_the_response_to_a_put_names_the_profile_that_the_stream_has() -> None:
 async def ask_bucket(
     world: World, method: str, bucket: str, profile: str = "", *, object_store: bool = True
 ) -> tuple[int | str, Any]:
-    """The status and the body, or the error's code and message."""
+    """Return the status and the body, or the error's code and message."""
     route = BucketRoutes(world.service, object_store=object_store)
     body = json.dumps({"profile": profile}).encode()
     request = Request(

@@ -328,7 +328,8 @@ def test_json_of_several_appends_is_one_array_per_event() -> None:
 
 
 def test_an_answer_that_reached_the_tail_is_not_renewed_after_more_was_appended() -> None:
-    """The same bytes, but no longer up to date: a 304 would keep `Stream-Up-To-Date` in a cache."""
+    """Expect the same bytes, but no longer as up to date: a 304 would keep `Stream-Up-To-Date` in a
+    cache."""
 
     async def story(world: World) -> None:
         await world.put("s", TEXT)

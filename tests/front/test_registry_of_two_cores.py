@@ -25,7 +25,8 @@ async def clients_of(node: Node, stack: AsyncExitStack) -> list[RegistryClient]:
 
 @node_story
 async def test_many_register_at_once_on_both_cores(node: Node) -> None:
-    """Twenty schemas, each on both cores, each in two subjects: one id each, and no id twice."""
+    """Register twenty schemas, each on both cores in two subjects: each gets one id, and no id
+    comes twice."""
     schemas = [grown(**{f"f{number}": number}) for number in range(20)]
     async with AsyncExitStack() as stack:
         clients = await clients_of(node, stack)

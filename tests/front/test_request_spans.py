@@ -103,7 +103,7 @@ def ended(tracer: Tracer) -> None:
 
 
 def traced(story: Callable[..., object], **options: float) -> list[Span]:
-    """The spans of a story."""
+    """Run a story with a tracer, and return its spans."""
     tracer = tracer_of(**options)  # type: ignore[arg-type]
 
     async def traced_story(world: World) -> None:

@@ -36,8 +36,8 @@ def test_both_spellings_and_the_plural_are_the_same_stream() -> None:
 
 
 def test_a_put_of_what_is_there_is_answered_with_its_content_type() -> None:
-    """The protocol (5.1): `Content-Type` of a 200 is the stream's, however the request spells
-    it."""
+    """Expect the stream's `Content-Type` in a 200, however the request spells it (the protocol,
+    5.1)."""
 
     async def story(world: World) -> None:
         spelled = "Application/JSON; charset=utf-8"

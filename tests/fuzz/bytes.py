@@ -54,7 +54,7 @@ def noise(chance: random.Random, most: int = 200) -> bytes:
 
 
 def anything(chance: random.Random, depth: int = 0) -> Any:
-    """Some value that msgpack and JSON can carry."""
+    """Draw some value that msgpack and JSON can carry."""
     kind = chance.randrange(8 if depth < 3 else 6)
     if kind == 6:
         return [anything(chance, depth + 1) for _ in range(chance.randrange(5))]
@@ -71,8 +71,8 @@ def anything(chance: random.Random, depth: int = 0) -> Any:
 
 
 def damaged(chance: random.Random, data: bytes) -> bytes:
-    """Bits flipped, bytes put in, left out, doubled, or cut off; now and then something else
-    altogether."""
+    """Damage some bytes: flip bits, or put in, leave out, double or cut off bytes; now and then
+    return something else altogether."""
     found = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 5))):
         if not found:

@@ -90,7 +90,7 @@ class FuzzCluster:
             return found
 
     def wait_led(self, seconds: float = 60.0) -> None:
-        """All groups have a leader, as each node that runs says."""
+        """Wait until all groups have a leader, as each node that runs says."""
 
         def led() -> bool:
             for node in self.nodes.values():
@@ -133,7 +133,7 @@ class FuzzCluster:
         self.nodes[number] = CommandProcess("serve", *flags)
 
     def stop(self, number: int) -> None:
-        """SIGTERM; it is killed if that is not enough."""
+        """Stop a node by SIGTERM; it is killed if that is not enough."""
         node = self.nodes.pop(number)
         node.process.terminate()
         try:
@@ -145,7 +145,8 @@ class FuzzCluster:
 
 @contextmanager
 def fuzz_cluster(folder: Path) -> Iterator[FuzzCluster]:
-    """Three nodes that have found each other: a new cluster begins when all are there."""
+    """Run three nodes that have found each other until `with` ends: a new cluster begins when all
+    are there."""
     cluster = FuzzCluster(folder)
     try:
         for number in cluster.ports:

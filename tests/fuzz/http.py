@@ -186,7 +186,7 @@ class Keeper:
         self._appended = 0
 
     def act(self) -> None:
-        """Raises Wrong."""
+        """Create a stream, check one as a whole, or send requests to one. Raises Wrong."""
         chance = self.chance
         if not self.streams or (len(self.streams) < 6 and chance.random() < 0.02):
             self._create()
@@ -331,7 +331,7 @@ class Keeper:
         return unknown
 
     def _pipeline(self, stream: Stream) -> None:
-        """Many at once; each is answered, in order."""
+        """Send many appends at once; each is answered, in order."""
         self.hang_up()
         line = Line(self.chance.choice(self.urls))
         batches = [self._records(stream) for _ in range(self.chance.choice((2, 5, 30)))]
@@ -368,7 +368,7 @@ class Keeper:
         )
 
     def _produce(self, stream: Stream) -> None:
-        """An idempotent producer that repeats itself."""
+        """Append as an idempotent producer that repeats itself."""
         records = self._records(stream)
         sequence = stream.sequence + 1
         who = {
@@ -407,7 +407,7 @@ class Keeper:
         )
 
     def _leave(self, stream: Stream) -> None:
-        """Gone before the answer, or before all was sent."""
+        """Send an append, and leave before the answer, or before all was sent."""
         records = self._records(stream)
         line = Line(self.chance.choice(self.urls))
         data = self.framed(
@@ -506,7 +506,7 @@ class Vandal:
         self.data = b""
 
     def act(self) -> None:
-        """Raises Wrong."""
+        """Send some requests, perhaps damaged, or leave a connection open. Raises Wrong."""
         chance = self.chance
         requests = self.requests()
         self.data = b"".join(requests)
@@ -555,8 +555,8 @@ class Vandal:
             self.counts[f"{found[0] // 100}xx"] += 1
 
     def _drain(self, line: Line) -> None:
-        """All that comes. Behind the requests before it a live reader may wait for others, also
-        after the client has closed its half."""
+        """Read all that comes. Behind the requests before it a live reader may wait for others,
+        also after the client has closed its half."""
         waits = b"live=" in self.data
         if waits:
             line.socket.settimeout(QUIET_SECONDS)
@@ -570,7 +570,8 @@ class Vandal:
                 ) from None
 
     def _sit(self, line: Line) -> None:
-        """A part of a request, a live reader that takes nothing, or a reset."""
+        """Leave a connection open after a part of a request, with a live reader that takes nothing,
+        or in the middle of a large append."""
         chance = self.chance
         drawn = chance.random()
         if drawn < 0.5:

@@ -46,7 +46,7 @@ class Keeper:
         self._must(201, self._web.put(self._path, headers={"content-type": "application/json"}))
 
     def act(self) -> None:
-        """Raises Wrong."""
+        """Append some values, or read and check them. Raises Wrong."""
         if self.chance.random() < 0.7:
             values = [self.chance.randrange(1000) for _ in range(self.chance.choice((1, 3, 4000)))]
             self._must(204, self._web.post(self._path, json=values))
@@ -89,7 +89,7 @@ class Vandal:
         self._sitters: list[socket.socket] = []
 
     def act(self) -> None:
-        """One connection with some frames."""
+        """Open one connection, and send some frames."""
         chance = self.chance
         with contextlib.suppress(OSError):  # closed by the node, as it may
             line = socket.create_connection(self._address, timeout=60)

@@ -99,7 +99,8 @@ class Impostor:
     async def line(
         self, node: int, lane: int = LANE_ASK, greeting: bytes | None = None
     ) -> FrameLink:
-        """Greeted, with `greeting` in place of the right one. Raises OSError."""
+        """Connect to a node and greet it, with `greeting` in place of the right one. Raises
+        OSError."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[int] = loop.create_future()
 
@@ -169,7 +170,7 @@ class Impostor:
         return hello
 
     def listen(self, port: int) -> None:
-        """Be there for what the others ask."""
+        """Listen for what the others ask."""
         self._server = socket.create_server(("127.0.0.1", port), backlog=64)
         self._server.setblocking(False)
         self._spawn(self._accept())
@@ -253,7 +254,7 @@ class Impostor:
             self.break_frame(link)
 
     def _noise(self, kind: int) -> bytes:
-        """Noise; but no reply to a proposal by chance, which would be believed."""
+        """Draw noise; but no reply to a proposal by chance, which would be believed."""
         found = noise(self.chance)
         while kind in PROPOSED:
             try:
@@ -271,7 +272,7 @@ class Impostor:
         )
 
     async def say(self) -> None:
-        """One kind of nonsense, to one of the others."""
+        """Send one kind of invalid data to one of the others."""
         chance = self.chance
         node = chance.choice(list(self.addresses))
         acts: tuple[Callable[[int], Any], ...] = (
@@ -288,7 +289,7 @@ class Impostor:
             await chance.choice(acts)(node)
 
     async def _agree(self, node: int) -> None:
-        """Messages of groups."""
+        """Send messages of groups."""
         link = await self.line(node, LANE_RAFT)
         for _ in range(self.chance.randrange(1, 30)):
             body = join_messages([self._message() for _ in range(self.chance.randrange(1, 4))])
@@ -368,8 +369,8 @@ class Impostor:
         await _left(link)
 
     async def _chunks(self, node: int) -> None:
-        """Snapshots: in any order, again, of other sizes, of groups that are not there, without
-        end."""
+        """Send snapshots: in any order, again, of other sizes, of groups that are not there,
+        without end."""
         chance = self.chance
         link = await self.line(node, chance.choice((LANE_ASK, LANE_RAFT)))
         bulk = chance.random() < 0.7
@@ -393,7 +394,7 @@ class Impostor:
         return msgspec.msgpack.encode(found)
 
     async def _rude(self, node: int) -> None:
-        """Frames that are none."""
+        """Send frames that are none."""
         link = await self.line(node, self.chance.choice((LANE_ASK, LANE_RAFT)))
         for _ in range(self.chance.randrange(1, 5)):
             self.break_frame(link)
@@ -415,7 +416,7 @@ class Impostor:
         link.transport.write(damaged(chance, head + body) if chance.random() < 0.3 else head + body)
 
     async def _greet(self, node: int) -> None:
-        """Greetings of others, of other clusters, and of none."""
+        """Send greetings of others, of other clusters, and of none."""
         chance = self.chance
         self.counts["greetings"] += 1
         right = encode_hello(self.own)

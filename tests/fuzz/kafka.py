@@ -142,7 +142,7 @@ class Vandal:
         self._sitters: list[socket.socket] = []
 
     def act(self) -> None:
-        """One connection with some requests."""
+        """Open one connection, and send some requests."""
         chance = self.chance
         with contextlib.suppress(OSError):  # closed by the node, as it may
             token = self._token if chance.random() < 0.7 else ""

@@ -260,8 +260,8 @@ def chunked(chance: random.Random, data: bytes, *, broken: bool) -> bytes:
 
 
 def near(chance: random.Random, names: list[str]) -> bytes:
-    """One that is right but for a thing or two, to a stream that may be there: it comes as far as
-    what looks at that thing."""
+    """Return a request that is right but for a thing or two, to a stream that may be there: it
+    comes as far as what looks at that thing."""
     method, live = (
         chance.choice(("GET", "GET", "GET", "POST", "POST", "PUT", "HEAD")),
         chance.choice(("", "", "long-poll", "sse")),
@@ -307,7 +307,7 @@ def near(chance: random.Random, names: list[str]) -> bytes:
 
 
 def request(chance: random.Random, names: list[str]) -> bytes:
-    """One, that may be anything."""
+    """Return a request that may be anything."""
     if chance.random() < 0.4:
         return near(chance, names)
     content = body(chance)

@@ -91,7 +91,7 @@ def _ask(url: str, method: str, name: str, body: bytes) -> None:
 
 
 def harm(chance: random.Random, folder: Path, pattern: str = "**/*") -> tuple[str, Path]:
-    """One file of those: how, and which."""
+    """Damage one of the files that match; return how, and which."""
     files = sorted(
         path
         for path in folder.glob(pattern)

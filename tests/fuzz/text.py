@@ -38,7 +38,7 @@ class Keeper:
         self._must("OK", self.line.ask(f"REGISTER {self.topic}"))
 
     def act(self) -> None:
-        """Raises Wrong."""
+        """Put some messages, or get and check one. Raises Wrong."""
         if len(self._written) - self._read < UNREAD_MAX and self.chance.random() < 0.6:
             self._put()
         else:
@@ -90,7 +90,7 @@ class Vandal:
         self._sitters: list[socket.socket] = []
 
     def act(self) -> None:
-        """One connection with some lines."""
+        """Open one connection, and send some lines."""
         chance = self.chance
         with contextlib.suppress(OSError):  # closed by the node, as it may
             line = TextClient(self._address)

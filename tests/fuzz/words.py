@@ -139,7 +139,7 @@ class Nonsense(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _near(self) -> Any:
-        """Something like an answer of ours."""
+        """Draw something like an answer of ours."""
         chance = self.chance
         names = (
             "streams",
@@ -236,7 +236,7 @@ def _commands() -> list[tuple[tuple[str, ...], click.Command]]:
 def _flags(
     chance: random.Random, words: tuple[str, ...], command: click.Command, server: str
 ) -> list[str]:
-    """Words for one command, some of which fit."""
+    """Draw words for one command, some of which fit."""
     found = list(words)
     for parameter in command.params:
         if isinstance(parameter, click.Option):
@@ -271,7 +271,7 @@ def _value(chance: random.Random, parameter: click.Parameter, server: str) -> st
 
 
 def _settings(chance: random.Random) -> tuple[list[str], dict[str, str]]:
-    """A look at settings from flags, variables and a file."""
+    """Draw a command that looks at settings from flags, variables and a file."""
     variables = {
         _env(setting): _said(chance, setting)
         for setting in chance.sample(SETTINGS, chance.choice((0, 0, 1, 3)))

@@ -23,7 +23,7 @@ DEAD = "select count(*) from flights__dlq"
 
 
 def job(lake: Lake, *records: bytes) -> tuple[str, int]:
-    """One job. Return the snapshot that it made, and its time."""
+    """Run one job, and return the snapshot that it made, and its time."""
     lake.source.append("a", list(records))
     compact(lake.coordinator, [], lambda: lake.runner, quiet)
     made = lake.static_table().current_snapshot()

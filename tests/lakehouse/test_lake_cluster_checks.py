@@ -75,7 +75,7 @@ def repository() -> Iterator[tuple[str, list[str]]]:
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """An environment without credentials, Hadoop or a repository."""
+    """Return an environment without credentials, Hadoop or a repository."""
     bare = {"HOME": str(tmp_path), "SPARK_CONF_DIR": str(tmp_path)}
     for name in [*store_check.ROLES, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"]:
         monkeypatch.delenv(name, raising=False)

@@ -23,8 +23,8 @@ PACKAGES = ("pandas", "numpy", "pyarrow", "pip")
 
 
 def files() -> list[dict[str, Any]]:
-    """The files of the packages: the first 64 bits of their digests, and their sizes, which RECORD
-    leaves empty for some."""
+    """List the files of the packages with the first 64 bits of their digests, and their sizes,
+    which RECORD leaves empty for some."""
     rows = []
     for package in PACKAGES:
         for file in distribution(package).files or ():

@@ -216,7 +216,7 @@ def folders(tmp_path: Path) -> dict[str, str]:
 
 
 def ask_the_tree(statement: str) -> None:
-    """The first layer alone."""
+    """Check a statement with the first layer alone."""
     connection = duckdb.connect()
     try:
         check_statement(connection, statement)

@@ -55,7 +55,7 @@ PACKERS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 
 
 def packed(codec: int, body: bytes, *, like: bytes, attributes: int = 0) -> bytes:
-    """A batch with the header of another, and with this body."""
+    """Build a batch with the header of another, and with this body."""
     made = bytearray(like[:HEADER_BYTES] + body)
     struct.pack_into(">i", made, 8, len(made) - 12)
     struct.pack_into(">h", made, 21, codec | attributes)

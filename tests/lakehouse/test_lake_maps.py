@@ -167,7 +167,7 @@ def test_maps_are_read_alike_everywhere(lake: Lake) -> None:
 
 
 def compatibility(features: dict[str, Any], path: str = "") -> list[dict[str, Any]]:
-    """The features of browser-compat-data, each with its path."""
+    """List the features of browser-compat-data, each with its path."""
     found = []
     for name, inner in features.items():
         if name == "__compat":

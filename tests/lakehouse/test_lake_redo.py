@@ -42,7 +42,7 @@ def replayed(lake: Lake, progress: Any = quiet) -> Any:
 
 
 def filled(lake: Lake) -> None:
-    """Three jobs: of JSON, bytes that look like JSON, Kafka values, and dead letters."""
+    """Run three jobs: with JSON, bytes that look like JSON, Kafka values, and dead letters."""
     for number in range(3):
         rows = [msgspec.json.encode({"n": i, "o": {"a": "x" * i}}) for i in range(250)]
         lake.source.append("s/json", [*rows, b'{"n":"odd"}', b"[]", b"{", b'{"n":null}'])

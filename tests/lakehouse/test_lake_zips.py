@@ -15,7 +15,7 @@ from polynya.lakehouse.machine.zips import keep_zip_directories
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A zip file on the path. Python's own method is back at the end."""
+    """Return a zip file on the path, and restore Python's own method at the end."""
     path = tmp_path / "code.zip"
     _write(path, lake_zip_first="1", lake_zip_second="2")
     monkeypatch.syspath_prepend(str(path))

@@ -59,7 +59,7 @@ def avro_body(schema: Any, value: Any) -> bytes:
 
 
 def avro_value(kind: Any, value: Any) -> tuple[str, str, Any]:
-    """The type of the column of a field, its Arrow type, and the value in it."""
+    """Return the type of the column of a field, its Arrow type, and the value in it."""
     schema = {"type": "record", "name": "R", "fields": [{"name": "x", "type": kind}]}
     writer = Writer("AVRO", json.dumps(schema))
     columns, found = decoded({1: writer}, [framed(1, avro_body(schema, {"x": value}))])

@@ -451,8 +451,8 @@ def test_the_retention_of_a_bucket_reaches_evicted_streams() -> None:
 
 
 def test_what_comes_back_to_be_trimmed_is_trimmed_before_it_goes_again() -> None:
-    """The simulation: streams that are idle after a moment came back, and went again before the
-    next look."""
+    """Repeat a case of the simulation: streams that are idle after a moment came back, and went
+    again before the next look."""
 
     async def story(world: World) -> None:
         await filled(world)

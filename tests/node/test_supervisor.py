@@ -71,7 +71,7 @@ class Node:
         self._news.put(None)
 
     def until(self, word: str) -> str:
-        """The first line with `word` in it."""
+        """Wait for the first line with `word` in it, and return it."""
         deadline = time.monotonic() + 60
         while True:
             for line in self.out + self.err:

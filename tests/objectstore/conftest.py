@@ -26,7 +26,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> StoreSettings:
 def run(
     settings: StoreSettings,
 ) -> Iterator[Callable[[Callable[[ObjectStore], Coroutine[Any, Any, None]]], None]]:
-    """Plays a story against a fresh, empty store."""
+    """Play a story against a fresh, empty store."""
 
     def play(story: Callable[[ObjectStore], Coroutine[Any, Any, None]]) -> None:
         async def main() -> None:

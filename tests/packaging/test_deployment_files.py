@@ -106,7 +106,7 @@ def test_the_container_is_built_of_what_it_copies(tmp_path: Path) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("flags", [(), ("--tls-self",)], ids=["plain", "tls"])
 def test_the_health_check_of_the_container_tells(flags: tuple[str, ...], tmp_path: Path) -> None:
-    """The very command, against a node and against none."""
+    """Run the very command, against a node and against none."""
     check = json.loads(dict(stages()[-1])["HEALTHCHECK"].split("CMD", 1)[1])
     port = two_free_ports()
     asked = [sys.executable, *check[1:]]
@@ -154,7 +154,7 @@ def test_the_unit_is_right_and_hardened(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_the_two_services_of_the_compose_file_work_together(tmp_path: Path) -> None:
-    """Both commands with their environments, on this machine instead of in containers."""
+    """Run both commands with their environments, on this machine instead of in containers."""
     services = yaml.safe_load((PACKAGING / "compose" / "compose.yaml").read_text())["services"]
     assert services["polynya"]["ports"] == ["127.0.0.1:4437:4437"], (
         "published beyond this machine without access control"

@@ -86,7 +86,7 @@ def consumed(world: PipeWorld, topic: str, begin: int) -> list[int]:
 
 
 def fetched(world: PipeWorld, topic: str) -> list[int]:
-    """The same of kafka-python."""
+    """Return the numbers that a consumer of kafka-python gets from the first record on."""
     from kafka import KafkaConsumer, TopicPartition
 
     consumer = KafkaConsumer(
@@ -117,7 +117,7 @@ def read(world: PipeWorld, stream: str, **more: str) -> list[int]:
 
 
 def followed(world: PipeWorld, stream: str) -> list[int]:
-    """The offsets of the first event of a follower."""
+    """Return the offsets in the first event of a follower."""
     request = world.http.stream(
         "GET",
         f"{world.node.url}/v1/stream/{stream}",

@@ -67,7 +67,7 @@ def workers_of(driver: Driver) -> list[int]:
 
 
 def jvm_of(driver: Driver) -> int:
-    """The JVM of the driver's session."""
+    """Return the process id of the JVM of the driver's session."""
     (found,) = (
         process.pid
         for process in psutil.Process(driver.process.pid).children()

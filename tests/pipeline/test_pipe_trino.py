@@ -76,7 +76,7 @@ COLUMNS = [
 
 @pytest.fixture
 def lake(world: PipeWorld) -> Iterator[PipeWorld]:
-    """A node with a table of two jobs."""
+    """Yield a node with a table of two jobs."""
     world.start("--cores", "1")
     path = f"{world.node.url}/v1/tables/flights"
     assert world.http.put(path, json={"prefix": "flights/"}).status_code == 201

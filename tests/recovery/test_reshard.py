@@ -104,7 +104,7 @@ def _raise(error: BaseException) -> None:
 
 
 async def live(data: Path, expected: dict[str, bytes], seed: int) -> None:
-    """A life: all of it is there; then more comes, some of it behind snapshots."""
+    """Start the cores, check that all is there, and add more, some of it behind snapshots."""
     chance = random.Random(seed)
     cores = Cores(data)
     try:

@@ -71,7 +71,7 @@ def test_latest_is_a_dict(pairs: list[tuple[bytes | None, Any]], cuts: list[bool
 
 
 def merged(target: Any, patch: Any) -> Any:
-    """RFC 7386, section 2."""
+    """Merge a patch into a target by RFC 7386, section 2."""
     if not isinstance(patch, dict):
         return patch
     target = dict(target) if isinstance(target, dict) else {}

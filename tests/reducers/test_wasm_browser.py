@@ -74,7 +74,7 @@ def test_it_has_the_state_of_the_server_and_the_records_behind_it(tmp_path: Path
 
 @pytest.fixture
 def origin() -> Iterator[str]:
-    """A page of another origin than the server's, with the files of the library."""
+    """Yield a page of another origin than the server's, with the files of the library."""
     handler = partial(Files, directory=str(LIBRARY.parent))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as pages:
         thread = threading.Thread(target=pages.serve_forever, args=(0.01,))

@@ -163,7 +163,7 @@ def test_a_bad_reason_is_passed_over(body: str) -> None:
 
 
 def test_nan_has_the_same_bits_whatever_made_it() -> None:
-    """A NaN with a payload through an addition: its bits are the canonical ones."""
+    """Pass a NaN with a payload through an addition: its bits are the canonical ones."""
     nan = """(f32.store (i32.const 8)
       (f32.add (f32.reinterpret_i32 (i32.const 0x7fa12345)) (f32.const 1))) i32.const 10"""
     assert run(module(apply=nan, state="i64.const 0x800000004")) == b"\0\0\xc0\x7f"

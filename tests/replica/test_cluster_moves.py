@@ -19,7 +19,7 @@ from polynya.stream.replies import Code
 
 
 async def four() -> tuple[World]:
-    """Nodes, and three replicas of each group."""
+    """Start four nodes, with three replicas of each group."""
     return (await World(count=4, replicas=3).start(),)
 
 
@@ -27,7 +27,7 @@ story = stories(four)
 
 
 def off(world: World) -> Node:
-    """The node without a replica of A's group."""
+    """Return the node without a replica of A's group."""
     return next(
         node
         for node in world.alive()

@@ -61,7 +61,7 @@ async def unbounded() -> tuple[World, Node]:
 
 @stories(unbounded)
 async def test_appends_do_not_wait_for_the_answers_to_others(world: World, leader: Node) -> None:
-    """Far nodes, and quick disks: one that comes every 5 ms is answered after a trip, whatever is
+    """Append every 5 ms with far nodes and quick disks: each is answered after a trip, whatever is
     on its way."""
     await asyncio.sleep(0.7)
     world.delay, world.disk_delay = (0.1, 0.1), (0.0005, 0.0005)

@@ -30,7 +30,7 @@ PART = b"0123456789" * 10
 
 
 async def begun() -> tuple[World, Node]:
-    """One node: all groups are flushed to the same packs."""
+    """Start one node, where all groups are flushed to the same packs."""
     loop = asyncio.get_running_loop()
     return await led(
         World(count=1, store=SimStore(1, lambda: int(loop.time() * 1000) + WALL_MS - 1_000_000))

@@ -75,7 +75,7 @@ class Lake:
         return True
 
     async def check(self) -> None:
-        """Exactly once, all of it."""
+        """Assert that each record has exactly one row, and that no work is left."""
         wanted = []
         for name in STREAMS:
             info = await self.world.service.info(name)

@@ -51,7 +51,7 @@ class BackgroundWork:
             node.spawn(self._transact())
 
     def end(self) -> None:
-        """The node dies."""
+        """Cancel the tasks of the subscriptions, as the node dies."""
         if not self._node.world.keeps_house:
             return
         subscriptions = self.subscriptions
@@ -114,7 +114,7 @@ class Post:
         self._node = node
 
     async def check(self, url: str) -> None:
-        """Any may be called."""
+        """Allow every URL."""
 
     async def post(
         self, url: str, body: bytes, headers: dict[str, str], seconds: float

@@ -118,8 +118,8 @@ class Operators:
                 self.told[type(fault).__name__] += 1
 
     async def take(self, random: Random) -> Taken:
-        """One backup, of all that was acknowledged before; as it is found in the repository. Raises
-        Unavailable, StoreUnavailable."""
+        """Take one backup of all that was acknowledged before; return it as it is found in the
+        repository. Raises Unavailable, StoreUnavailable."""
         episode, began = self._episode, asyncio.get_running_loop().time()
         promise, sure, progress = Promise.of(episode), self._created(), BackupProgress()
         source = HttpSource(Admin(episode.world, random))  # type: ignore[arg-type]
@@ -253,14 +253,15 @@ class Operators:
         return found
 
     def calm(self) -> MemoryStore:
-        """The repository, when nothing is wrong with it."""
+        """Return the repository, as it is when nothing is wrong with it."""
         calm = MemoryStore()
         calm.objects = self.repository.objects
         return calm
 
 
 def has_kept(what: str, content: bytes, records: dict[int, bytes], produced: list[bytes]) -> None:
-    """All that was acknowledged is there, each where it was, and producers' in their order."""
+    """Assert that all that was acknowledged is there, each where it was, and producers' in their
+    order."""
     width = 8
     for record, payload in records.items():
         assert content[(record - 1) * width : record * width] == payload, (

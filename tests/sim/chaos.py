@@ -50,8 +50,8 @@ class History:
         self.reads: list[Read] = []
 
     def read(self, read: Read) -> None:
-        """Linearizable: all that was acknowledged before it began, and all that reads saw which
-        ended before."""
+        """Check that a read is linearizable: it has all that was acknowledged before it began, and
+        all that reads saw which ended before."""
         content = read.content
         for payload, (record, at) in self.acknowledged.items():
             if at < read.began:
@@ -147,7 +147,7 @@ class Episode:
         return self.trace
 
     async def run(self) -> str:
-        """Returns the trace's checksum."""
+        """Run the episode, and return the trace's checksum."""
         world = self.world
         world.turn(self.knobs)
         world.keeps_house = True
@@ -179,7 +179,7 @@ class Episode:
         self.over = True
 
     def clients(self) -> list[asyncio.Future[None]]:
-        """All that works meanwhile, until `over`."""
+        """Start all that works meanwhile, until `over`."""
         clients = [asyncio.ensure_future(self._append(number)) for number in range(3)]
         clients += [asyncio.ensure_future(self._produce(number)) for number in range(3)]
         if self.world.switches and self.world.has_profiles:
@@ -194,7 +194,7 @@ class Episode:
         self.histories[name].finish(content)
 
     async def _create(self, name: str) -> None:
-        """Ways that hold little may lose even these: then it is asked again."""
+        """Create a stream. Ways that hold little may lose even these: then it is asked again."""
         while True:
             leader = self.world.leader(self.world.group_of(name))
             if leader is None:

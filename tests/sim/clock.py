@@ -30,7 +30,7 @@ class Clock:
             self._legs.append((ms, rate))
 
     def ms_of(self, seconds: float) -> int:
-        """The loop's time by this clock, now or in the past."""
+        """Return the loop's time by this clock, now or in the past."""
         return int(self._ms(seconds)) + self.offset_ms
 
     def _ms(self, seconds: float) -> float:

@@ -223,7 +223,7 @@ class Node:
         self._keepalive(self.life)
 
     def _fatal(self, life: int, error: BaseException) -> None:
-        """A disk that fails is the end of this life; anything else is a defect."""
+        """Let the node die of an error, and note it as a defect unless a disk may fail so."""
         if life != self.life or not self.alive:
             return
         if not isinstance(error, OSError | JournalFailed) or not self.world.disks_fail:
@@ -308,7 +308,7 @@ class Node:
         loop.call_later(seconds, lambda: process.go_on(timers_first=timers_first), context=NOBODY)
 
     def lose_disk(self) -> None:
-        """The machine is a new one, under the old name. Dead before, and until `start`."""
+        """Replace the machine by a new one, under the old name. Dead before, and until `start`."""
         assert not self.alive
         self.disk = self.world.new_disk(self._crash)
         self.durable, self.kept = {}, {}
@@ -333,7 +333,8 @@ class Node:
         self.engine.local.applied(group, command, reply)
 
     def _is_by_its_writer(self, group: int, command: Append, reply: Reply) -> None:
-        """A segment of a leased stream has the appends of the node that it names, and no others."""
+        """Assert that a segment of a leased stream has the appends of the node that it names, and
+        no others."""
         state = self.core.core_replicas.groups[group]
         stream = state.machine.directory.leased.get(reply.uid)
         segments = None if stream is None else segments_of(stream)
@@ -382,7 +383,7 @@ class Node:
         loop.call_later(PULSE_SECONDS, self._keepalive, life)
 
     def hear(self, peer: int, life: int, said: Greeting) -> None:
-        """A sign of life. A new life is a loss and a find."""
+        """Note a sign of life. A new life is a loss and a find."""
         if not self.greeter.lets_in(self.world.nodes[peer], said):
             return
         if self.lives.get(peer, life) != life:
@@ -457,7 +458,7 @@ class Node:
         await self.engine.snapshotter.run(self.engine.service.now_ms(), self.world.round_pace)
 
     def snapshot_soon(self) -> None:
-        """Beside everything else, if none is under way."""
+        """Start a snapshot beside everything else, if none is under way."""
         if not self.engine.snapshotter.lock.locked():
             self.process.hand(lambda: self.spawn(self._try_snapshot()))
 
@@ -575,7 +576,7 @@ class World(Network, Steered, Copied):
 
     @property
     def voters(self) -> tuple[int, ...]:
-        """All nodes that there are."""
+        """Return all nodes that there are."""
         return tuple(self.nodes)
 
     async def compaction_policies(self) -> dict[str, CompactionPolicy]:
@@ -583,7 +584,7 @@ class World(Network, Steered, Copied):
         return dict(self.compaction or {})
 
     def tell(self, node: Node) -> None:
-        """The node hears of the map, sooner or later."""
+        """Tell a node of the map, sooner or later."""
         newest, life = self.map, node.life
 
         def hear() -> None:
@@ -594,21 +595,21 @@ class World(Network, Steered, Copied):
             asyncio.get_running_loop().call_later(self.random.expovariate(10), hear, context=NOBODY)
 
     def redraw(self, **fields: Any) -> None:
-        """Another map."""
+        """Replace the map by one with these fields, and tell the nodes."""
         self.map = msgspec.structs.replace(self.map, epoch=self.map.epoch + 1, **fields)
         for node in self.alive():
             self.tell(node)
 
     def aim(self, group: int, goal: Iterable[int]) -> None:
-        """The group is to have these voters."""
+        """Make these voters the goal of the group."""
         self.redraw(goals={**self.map.goals, group: tuple(sorted(goal))})
 
     def move(self, group: int, source: Node, target: Node) -> None:
-        """… this one instead of that one."""
+        """Move the group from one node to another."""
         self.aim(group, {*self.map.goals[group], target.number} - {source.number})
 
     def add_node(self, *, reader: bool = False) -> Node:
-        """A new one, with a number of its own."""
+        """Start a new node, with a number of its own."""
         number = max(self.nodes) + 1
         node = self.nodes[number] = Node(self, number)
         node.start()
@@ -647,7 +648,8 @@ class World(Network, Steered, Copied):
             node.slow, node.process.slow_seconds = None, 0.0
 
     def profile_of(self, name: str) -> int:
-        """The profile of a stream that is created: chosen by its name, unless all are leased."""
+        """Return the profile of a stream that is created: chosen by its name, unless all are
+        leased."""
         return int(
             self.segments is None
             and self.has_profiles

@@ -23,8 +23,8 @@ class Stale(LookupError):
 
 
 def edited_source(source: str, old: str, new: str, within: str = "") -> str:
-    """A module's source with the edit, written from its tree. `within`: the qualified name of the
-    function or class that is searched."""
+    """Return a module's source with the edit, written from its tree. `within`: the qualified name
+    of the function or class that is searched."""
     tree = ast.parse(source)
     edit(_scope(tree, within), old, new)
     return ast.unparse(tree)

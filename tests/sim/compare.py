@@ -17,8 +17,8 @@ ARROW = " -> "
 
 
 def renamed_words(text: str) -> dict[str, str]:
-    """The map of a file; lines that begin with # are comments. Raises ValueError for a line that is
-    no pair."""
+    """Parse the map of a file; lines that begin with # are comments. Raises ValueError for a line
+    that is no pair."""
     words: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):

@@ -255,7 +255,7 @@ class CoordinatedEpisode(Episode):
 
     @property
     def node(self) -> Any:
-        """The node that the current call goes to."""
+        """Return the node that the current call goes to."""
         return self._node
 
     async def call(self, call: Any) -> Any:

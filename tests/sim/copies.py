@@ -46,7 +46,7 @@ class Copies(Episode):
         await self.world.wait(lambda: all(node.remembers for node in self.world.alive()), 60)
 
     def take_image(self) -> None:
-        """An older one of that node is kept."""
+        """Take an image of a node's disk; an older one of that node is kept."""
         number = self.draw.choice(self.world.voters)
         if number not in self.images:
             self.note(f"an image of the disk of node {number} is taken")
@@ -84,7 +84,8 @@ class Copies(Episode):
         others = [other for other in world.nodes.values() if other is not node]
 
         def known() -> bool:
-            """The others have found out, or it had lost nothing that they know of."""
+            """Report whether the others have found out, or it had lost nothing that they know
+            of."""
             return number not in world.older or all(
                 (number, node.life) in other.greeter.met for other in others
             )

@@ -132,7 +132,7 @@ def bridge(episode: Episode) -> None:
 
 
 def strobe(episode: Episode) -> None:
-    """The wall's clock goes forth and back."""
+    """Let the wall's clock go forth and back."""
     draw = episode.draw
     node = draw.choice(list(episode.world.nodes.values()))
     seconds, ms = draw.choice((0.01, 0.1, 0.5)), draw.choice((-3_600_000, -700, 400, 2000, 60_000))
@@ -141,7 +141,7 @@ def strobe(episode: Episode) -> None:
 
 
 def rates(episode: Episode) -> None:
-    """The clocks go on at other rates: some as fast as they may, some as slow."""
+    """Change the rates of the clocks: some go as fast as they may, some as slow."""
     draw, drift = episode.draw, episode.world.drift * 0.99
     for node in episode.world.nodes.values():
         rate = 1 + draw.choice((-drift, 0.0, drift, draw.uniform(-drift, drift)))

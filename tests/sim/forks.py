@@ -108,11 +108,11 @@ class Round:
         self.created: bool | None = None  # None: unknown
 
     def payload(self) -> bytes:
-        """The source's next record."""
+        """Return the source's next record."""
         return b"f%06d;" % (hash_of(self.key) * 10 + len(self.records))
 
     def append(self, payload: bytes, now_ms: int) -> Append:
-        """Repeatable: the record's number is the producer's sequence."""
+        """Return an append that can be repeated: the record's number is the producer's sequence."""
         return Append(
             self.source,
             now_ms,
@@ -122,7 +122,7 @@ class Round:
         )
 
     def check(self, page: Page | Refusal, first: int, content: bytes) -> None:
-        """`content`: all of the fork from its first record on."""
+        """Check the fork's content. `content`: all of the fork from its first record on."""
         wanted = b"".join(self.records[self.first : self.point])
         assert isinstance(page, Page), (
             f"{self.fork} cannot be read from its first record on: {page}"
@@ -134,7 +134,7 @@ class Round:
 
 
 def hash_of(key: str) -> int:
-    """A number of five digits at most: rounds of one episode rarely share one."""
+    """Return a number of five digits at most: rounds of one episode rarely share one."""
     return sum((place + 1) * 131 * byte for place, byte in enumerate(key.encode())) % 100_000
 
 
@@ -171,7 +171,7 @@ class Forkers:
             await asyncio.sleep(1.0)
 
     def _left(self) -> list[str]:
-        """The streams that are in a machine of some leader."""
+        """List the streams that are in a machine of some leader."""
         names = {name for each in self.rounds for name in (each.source, each.fork)}
         led = [machine for node in self._world.alive() for machine in node.core.led.values()]
         return sorted(
@@ -196,7 +196,7 @@ class Forkers:
     # --- before
 
     async def _prepare(self, each: Round, random: Random) -> bool:
-        """A source whose records are all known. False: there was no time for it."""
+        """Create a source whose records are all known. False: there was no time for it."""
         create = lambda node: node.propose(  # noqa: E731
             each.source, Create(each.source, self._now_ms(node), "text/plain", Encoding.BYTES)
         )
@@ -278,7 +278,7 @@ class Forkers:
     # --- behind it
 
     async def _read(self, each: Round, random: Random) -> None:
-        """All of the fork. Raises Unavailable, OutcomeUnknown."""
+        """Read all of the fork, and check it. Raises Unavailable, OutcomeUnknown."""
         alive = self._world.alive()
         if not alive:
             raise Unavailable("no node is up")

@@ -57,7 +57,7 @@ class Copied:
     broken: list[str]
 
     def new_disk(self, on_crash: Callable[[Crash], None]) -> SimDisk:
-        """No other has had the numbers that it draws."""
+        """Make a disk that draws numbers which no other has had."""
         disk = SimDisk(Random(self.random.random()), on_crash)
         self.disks += 1
         disk.nonce = self.disks << 20

@@ -67,7 +67,8 @@ class KafkaClient:
             await asyncio.sleep(self.random.expovariate(1 / 0.05))
 
     def next_batch(self) -> Sent:
-        """The first batch of an epoch nearly reaches the wrap: its records are only counted."""
+        """Build the next batch; the first one of an epoch nearly reaches the wrap: its records are
+        only counted."""
         records = self.random.randint(1, 3) if self.sequence else 2**31 - self.random.randint(1, 12)
         sent = Sent(self.name, self.epoch, self.sequence, records, self.payload(records))
         self.sequence += records
@@ -119,7 +120,7 @@ class KafkaClient:
             )
 
     async def fenced_one(self) -> None:
-        """The same producer in an epoch that is over: nothing of it is taken."""
+        """Send a batch of the same producer in an epoch that is over: nothing of it is taken."""
         if not self.acknowledged or self.acknowledged[-1].epoch != self.epoch or not self.epoch:
             return
         alive = self.episode.world.alive()
@@ -132,7 +133,7 @@ class KafkaClient:
             )
 
     async def ask(self, node: Node, sent: Sent) -> Reply | None:
-        """Returns None when the answer is unknown or did not arrive."""
+        """Send a batch, and return None when the answer is unknown or did not arrive."""
         life = node.life
         producer = kafka_producer(self.number, sent.epoch, sent.sequence % 2**31, sent.records)
         command = Produce(
@@ -236,7 +237,7 @@ class KafkaEpisode(Episode):
             )
 
     async def batches(self, name: str) -> list[tuple[int, bytes]]:
-        """The first record and the payload of each batch."""
+        """Return the first record and the payload of each batch."""
         node = self.world.alive()[0]
         page = await node.process.drive(
             node.engine.service.read(ReadQuery(name, bytes_max=1 << 22))

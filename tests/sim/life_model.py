@@ -189,9 +189,9 @@ class Model:
         return Code.OK, after
 
     def _put(self, life: Life | None, payload: bytes, *, again: bool = False) -> State:
-        """The life with the payload at its tail; None if that is known to be otherwise. `again`: a
-        producer sends it until it is answered, so that another life of the name may have it,
-        too."""
+        """Return the life with the payload at its tail; None if that is known to be otherwise.
+        `again`: a producer sends it until it is answered, so that another life of the name may have
+        it, too."""
         if life is None:
             return None
         seen = self._positions.get(payload, set())
@@ -212,7 +212,7 @@ class Model:
 
 
 def _judged(life: Life, producer: tuple[str, int, int]) -> Code:
-    """OK: it is the next one."""
+    """Judge an append by its producer; OK: it is the next one."""
     key, epoch, sequence = producer
     known = next((each for each in life.producers if each[0] == key), None)
     if known is None:
@@ -243,7 +243,7 @@ def _delete(state: State, asked: Deleted) -> tuple[Code, State]:
 
 
 def _bound(after: State, told: Reply) -> Iterator[State]:
-    """The answer names this life and this tail."""
+    """Yield the state if the answer names this life and this tail."""
     if told.code == Code.NOT_FOUND:
         yield after
     elif after is None or after.soft:
@@ -320,7 +320,8 @@ def _cut(state: State, asked: Cut, told: Any) -> Iterator[State]:
 
 
 def _pinned(state: State, asked: Pinned, told: Any) -> Iterator[State]:
-    """`told`: None (perhaps it was pinned), a Reply of the source, or True: it was."""
+    """Yield the states after a pin. `told`: None (perhaps it was pinned), a Reply of the source, or
+    True: it was."""
     if isinstance(told, Reply) and _is_gone(state, told):
         yield state
         return

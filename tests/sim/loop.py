@@ -164,7 +164,7 @@ class _Inline(Executor):
 
 
 def in_order(tasks: Iterable[asyncio.Task[None]]) -> list[asyncio.Task[None]]:
-    """Tasks in the order in which they began: that of a set is by chance."""
+    """Sort tasks by the order in which they began: that of a set is by chance."""
     return sorted(tasks, key=lambda task: task.number if isinstance(task, SimTask) else -1)
 
 

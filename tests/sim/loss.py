@@ -109,7 +109,7 @@ class Loss:
                     self._reached[stream.name] = (stream.uid, *end, stream.fork is not None)
 
     def _copied(self, group: int) -> int:
-        """The entry up to which the store has the group's state."""
+        """Return the entry up to which the store has the group's state."""
         folder = f"{folder_of(CLUSTER, 1)}{group:05d}/"
         names = [key.removeprefix(folder) for key in self._objects or () if key.startswith(folder)]
         copied = max((int(name[:20]) for name in names if not _DELTA.fullmatch(name)), default=0)

@@ -139,7 +139,7 @@ class Subscribers:
         ], answer
 
     async def _announced(self, key: str) -> int:
-        """Events for it in the wake stream."""
+        """Count the events for it in the wake stream."""
         for _ in range(50):
             with suppress(Unavailable, OutcomeUnknown):
                 await self._make_wake_stream(self._world.alive()[0])

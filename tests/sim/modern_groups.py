@@ -213,7 +213,7 @@ class ModernEpisode(Episode):
         await GroupConfigs(service.meta_group).alter(GROUP, lambda before: configs)
 
     async def settle(self) -> None:
-        """All members together read all partitions of the healthy group, and commit."""
+        """Let all members together read all partitions of the healthy group, and commit."""
         await self.prepare()
         self.over = False
         before = sum(self.acknowledged.values())

@@ -60,7 +60,7 @@ class Moves(Episode):
         return [*super().clients(), *map(asyncio.ensure_future, more)]
 
     async def settle(self) -> None:
-        """All that was to move has moved."""
+        """Wait until all that was to move has moved."""
         self._bury()
         await self.world.wait_placed()
 
@@ -91,7 +91,7 @@ class Moves(Episode):
                 self._bury()
 
     def _bury(self) -> None:
-        """A node that is lost for good, and has nothing left, belongs no more."""
+        """Remove each node that is lost for good, and has nothing left."""
         world = self.world
         for number in world.map.members:
             if world.nodes[number].gone and not any(
@@ -133,13 +133,13 @@ class Moves(Episode):
             node.engine.service.detach(info.uid, ear)
 
     def able(self) -> list[int]:
-        """Nodes that may have a vote."""
+        """List the nodes that may have a vote."""
         return [number for number in self.world.map.members if not self.world.nodes[number].gone]
 
     # --- mishaps
 
     def aim(self) -> None:
-        """A group is to have other voters: one more, one less, another, or all others."""
+        """Give a group other voters: one more, one less, another, or all others."""
         world = self.world
         group = self.random.randrange(GROUPS + 1)
         able = self.able()
@@ -153,7 +153,7 @@ class Moves(Episode):
             self.note(f"node {self.world.add_node().number} is new")
 
     def lose(self) -> None:
-        """A disk is lost, and another node takes the place of its own."""
+        """Lose a disk, and let another node take the place of its own."""
         world = self.world
         map_ = world.map
         whole = all(

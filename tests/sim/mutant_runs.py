@@ -51,8 +51,8 @@ def chain_of(fault: BaseException) -> Iterator[BaseException]:
 
 
 def watched(defect: Any, raised: list[BaseException]) -> Any:
-    """The defect, noting each of `ERRORS` that leaves it: a task that dies of one may show as a
-    cluster that only stands still."""
+    """Wrap the defect, noting each of `ERRORS` that leaves it: a task that dies of one may show as
+    a cluster that only stands still."""
     if not isinstance(defect, FunctionType) or inspect.isgeneratorfunction(defect):
         return defect
     if inspect.iscoroutinefunction(defect):

@@ -224,7 +224,7 @@ _READ = SimDisk.read
 
 
 async def _nothing(self: object, *asked: object) -> None:
-    """Left out."""
+    """Do nothing, in place of what is left out."""
 
 
 def _nobody_is_running() -> Callable[..., Awaitable[tuple[set[str], list[str]]]]:

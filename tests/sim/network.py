@@ -86,7 +86,7 @@ class Network:
             self._replay(sender, node, come, replays)
 
     def _replay(self, sender: Node, node: Node, what: Callable[[], None], share: float) -> None:
-        """Something that was sent a while ago, to the same life, comes again."""
+        """Repeat something that was sent a while ago, to the same life."""
         lately, now = (
             self._lately.setdefault((sender.number, node.number), deque(maxlen=KEPT)),
             asyncio.get_running_loop().time(),

@@ -31,7 +31,7 @@ CALL_SECONDS = SILENCE_SECONDS + PULSE_SECONDS
 
 
 def settings_of(group: int, is_first: bool, groups: int) -> Settings:
-    """Small bounds, so that each is met."""
+    """Return settings with small bounds, so that each is met."""
     return Settings(
         priority=2 if is_first else 1,
         sleep_after_ms=1500,
@@ -279,7 +279,7 @@ def held_by(raft: Raft) -> int:
 
 
 def placeless(machine: Machine) -> bytes:
-    """The state of a group, positions in the own journal aside."""
+    """Encode the state of a group, positions in the own journal aside."""
     image = msgspec.msgpack.decode(snapshot_of(machine), type=snapshots.Image)
     for stream in image.streams:
         for batch in stream.hot or ():

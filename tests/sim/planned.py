@@ -192,7 +192,7 @@ class Planned(Moves):
         )
 
     def _remaining(self) -> list[int]:
-        """Nodes that were removed, and have yet to hear it: they answer nothing then."""
+        """List the nodes that were removed, and have yet to hear it: they answer nothing then."""
         return [
             node.number
             for node in self.world.alive()
@@ -247,7 +247,7 @@ class Planned(Moves):
                 world.write(SetBalancing(False))
 
     def _bury(self) -> None:
-        """The planner does."""
+        """Leave this to the planner."""
 
     # --- what operators ask for
 
@@ -269,7 +269,7 @@ class Planned(Moves):
             self.note(f"node {self.world.come(balance=self.draw.random() < 0.5).number} is new")
 
     def read_along(self) -> None:
-        """A read replica comes, or one is promoted."""
+        """Add a read replica, or promote one."""
         readers = sorted(self.world.now.readers)
         if readers:
             self.note(f"node {readers[0]} is to vote")
@@ -278,7 +278,7 @@ class Planned(Moves):
             self.note(f"node {self.world.come(reader=True).number} reads along")
 
     def go(self) -> None:
-        """Two at once, perhaps."""
+        """Ask one or two nodes to leave or to become empty."""
         now, seen, able = self.world.now, self.look(), self.able()
         for number in self.draw.sample(able, min(len(able), self.draw.choice((1, 1, 2)))):
             state = self.draw.choice((NodeState.LEAVING, NodeState.LEAVING, NodeState.EMPTYING))
@@ -297,7 +297,7 @@ class Planned(Moves):
             self.note(f"node {number} stays")
 
     def rest(self) -> None:
-        """A node leads nothing any more, or gets nothing new."""
+        """Set a node to draining or cordoned: it leads nothing any more, or gets nothing new."""
         now, number = self.world.now, self.draw.choice(self.able())
         drains = self.draw.random() < 0.6
         refused = (
@@ -310,7 +310,7 @@ class Planned(Moves):
             self.note(f"node {number} is to be {NodeState.NAMES[state]}")
 
     def pass_on(self) -> None:
-        """Another node is to lead a group."""
+        """Transfer the lead of a group to another node."""
         now = self.world.now
         group, number = self.draw.randrange(GROUPS + 1), self.draw.choice(self.able())
         if not refusals.transferring(now, self.look(), group, number):
@@ -319,7 +319,7 @@ class Planned(Moves):
             self.world.write(PlaceGroup(group, placement.goal, number, placement.epoch))
 
     def announce(self) -> None:
-        """A node has another zone, or another number of cores, when it starts again."""
+        """Give a node another zone, or another number of cores, as when it starts again."""
         number = self.draw.choice(self.able())
         node = self.world.now.nodes[number]
         zone, cores = self.draw.choice((node.zone, *self.world.zones)), self.draw.choice((1, 2, 4))
@@ -333,7 +333,7 @@ class Planned(Moves):
             self.world.write(SetBalancing(True, replicas))
 
     def lose(self) -> None:
-        """A disk is lost, and another node takes the place of its own."""
+        """Lose a disk, and let another node take the place of its own."""
         world, now, seen = self.world, self.world.now, self.look()
         whole = self._rests() and all(len(each.voters) > 2 for each in now.groups.values())
         if (

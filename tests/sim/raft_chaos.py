@@ -94,7 +94,7 @@ class Chaos:
             self.forward(self.draw.expovariate(1 / 15))
 
     def forward(self, ms: float) -> None:
-        """Everything that is due in this time, in order."""
+        """Perform everything that is due in this time, in order."""
         end = self.world.now + ms
         while True:
             self.gather()
@@ -111,7 +111,7 @@ class Chaos:
         self.world.now = max(end, self.world.now)
 
     def gather(self) -> None:
-        """The end of a turn: messages and writes get the time when they arrive."""
+        """End a turn: messages and writes get the time when they arrive."""
         self.world.settle()
         messages, self.world.network = self.world.network, []
         for message in messages:
@@ -152,7 +152,8 @@ class Chaos:
         return 0.0 if self.calm else self.swarm.loss
 
     def arrive(self, message: Message, life: int) -> None:
-        """`life`: of the receiver, when it was sent. Here it comes to whichever there is."""
+        """Deliver a message to whichever life of the receiver there is. `life`: of the receiver,
+        when it was sent."""
         if (message.sender, message.to) not in self.cut:
             self.heard[message.to, message.sender] = self.world.now
             self.world.deliver(message)
@@ -280,8 +281,8 @@ class Chaos:
             member.live.read(self.world.checks.token(), member.now_ms)
 
     def hiccup(self) -> None:
-        """A clock jumps ahead a little, as after a pause; a connection breaks; someone is
-        impatient."""
+        """Let a member begin an election, or report to it a broken connection over which bytes
+        still move."""
         member = self.draw.choice(self.up() or [None])  # type: ignore[list-item]
         if member is not None:
             if self.draw.random() < 0.3:

@@ -184,8 +184,8 @@ class Checks:
             )
 
     def _majority_has(self, member: Member, index: int, term: int) -> None:
-        """Committed is what a majority has on its disks: of the configuration that was in effect
-        there."""
+        """Assert that what is committed is on the disks of a majority of the configuration that was
+        in effect there."""
         members = member.world.members
         configuration = member.live.configuration
         has = {

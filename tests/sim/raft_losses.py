@@ -80,7 +80,7 @@ class Births(Chaos):
         return list(self.voters)
 
     def lose(self, node: int) -> None:
-        """All that its disk has. It is down then."""
+        """Lose all that the node's disk has; the node is down then."""
         member = self.world.members[node]
         if member.raft is not None:
             member.crash()

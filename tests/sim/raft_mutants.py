@@ -118,7 +118,7 @@ MUTANTS = {
 
 
 def source_of(mutant: Mutant) -> str:
-    """The file with the mistake. Raises Stale when it does not fit the code."""
+    """Return the file with the mistake. Raises Stale when it does not fit the code."""
     file = ROOT / "src" / "polynya" / "raft" / mutant.file
     return edited_source(file.read_text(), mutant.old, mutant.new, mutant.within)
 

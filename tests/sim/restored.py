@@ -199,7 +199,7 @@ class Restored:
         return None
 
     async def _goes_on(self) -> None:
-        """Numbers are never used again; what a producer repeats is known."""
+        """Assert that numbers are never used again, and that what a producer repeats is known."""
         for name, produced in self._taken.promise.produced.items():
             stream, content = self._taken.streams[name]
             node = self._random.choice(self.world.alive())

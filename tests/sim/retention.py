@@ -43,7 +43,8 @@ class Kept:
         self.first = self.next = 0  # a read that begins now finds no less
 
     def begins(self, first: int, end: int, newest_ms: int) -> None:
-        """The first record, and behind the last one; log time is `newest_ms` at most."""
+        """Check the first record, and the end behind the last one; log time is `newest_ms` at
+        most."""
         lost = [
             number
             for number, (_, since_ms) in self.records.items()
@@ -61,7 +62,7 @@ class Kept:
         )
 
     def saw(self, begin: int, content: bytes) -> None:
-        """Records from that number on."""
+        """Check the records from that number on."""
         for at in range(0, len(content), WIDTH):
             number = begin + at // WIDTH
             payload, _ = self.records.get(number, (content[at : at + WIDTH], 0))
@@ -179,7 +180,7 @@ class RetentionClients:
             kept.next = max(kept.next, reply.record)
 
     async def _read(self, name: str, node: Node) -> None:
-        """All that is there."""
+        """Read all that is there."""
         kept, at = self.kept[name], (-1, 0)
         while True:
             first, end = kept.first, kept.next
@@ -206,7 +207,8 @@ class RetentionClients:
             at = (page.record, page.byte)
 
     def _saw(self, kept: Kept, info: StreamInfo, least: tuple[int, int]) -> None:
-        """`least`: where it began and ended when this was asked."""
+        """Check that no record came back or is missing. `least`: where it began and ended when this
+        was asked."""
         assert info.first_record >= least[0], (
             f"{kept.name}: what was trimmed is there again: {info} behind {least}"
         )

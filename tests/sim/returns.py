@@ -36,7 +36,8 @@ class Returns(Moves):
         return all(node.number in self.world.placed[group] for group in placed)
 
     def lose_disk(self) -> None:
-        """The last one that was lost has all again, and no group counts on fewer than three."""
+        """Lose a disk, if the last node that lost one has all again, and no group counts on fewer
+        than three."""
         world = self.world
         last = world.nodes[self.lost[-1]] if self.lost else None
         few = any(

@@ -104,7 +104,7 @@ class Recorder:
         self._applied: dict[int, int] = {}
 
     def begin(self) -> None:
-        """All nodes have the same now, and the stream is empty."""
+        """Begin the trace where all nodes have the same, and the stream is empty."""
         world, self._group = self._world, self._world.group_of(self._name)
         leader = world.leader(self._group)
         assert leader is not None
@@ -427,7 +427,7 @@ class Translation:
         self._has(seen.node, self._prefix(seen.term, seen.index))
 
     def _has(self, node: int, log: list[Position]) -> None:
-        """The node has this on its disk."""
+        """Add the steps by which the node has this on its disk."""
         known = self._log[node]
         if known[: len(log)] != log:
             term = self._sender(node, log)

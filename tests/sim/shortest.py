@@ -38,7 +38,7 @@ class Tried(msgspec.Struct):
 
 
 def candidates(name: str) -> Iterator[Known]:
-    """Runs that may catch it, short ones first."""
+    """Yield runs that may catch it, short ones first."""
     if name in CAUGHT_BY:
         world, knobs, _ = CAUGHT_BY[name]
         yield from (Known(world, knobs, mishaps) for mishaps in FEW)

@@ -13,8 +13,8 @@ Fails = Callable[[Sequence[Step]], bool]
 
 
 def shrink(steps: Sequence[Step], fails: Fails) -> list[Step]:
-    """A part of the schedule that fails, from which no single step can be left out. `steps` must
-    fail."""
+    """Return a part of the schedule that fails, from which no single step can be left out. `steps`
+    must fail."""
     known = _without_tail(list(steps), fails)
     size = max(1, len(known) // 2)
     while True:
@@ -44,7 +44,7 @@ def _without_tail(steps: list[Step], fails: Fails) -> list[Step]:
 
 
 def shorten(steps: Sequence[Step], fails: Fails) -> list[Step]:
-    """The same steps with rounder, shorter waits, where these fail as well."""
+    """Return the same steps with rounder, shorter waits, where these fail as well."""
     known = list(steps)
     for number, step in enumerate(known):
         for after in (0.0, 0.5, 1.0):
@@ -86,8 +86,8 @@ def fault_of(seed: int, schedule: Sequence[Step] | None = None, knobs: Knobs | N
 
 
 def shrunk(seed: int) -> tuple[Knobs, list[Step], str]:
-    """The fewest knobs and the smallest schedule that were found for a seed that fails, and how
-    that fails."""
+    """Return the fewest knobs and the smallest schedule that were found for a seed that fails, and
+    how that fails."""
     knobs = calmed(Knobs.draw(seed), lambda fewer: bool(fault_of(seed, knobs=fewer)))
 
     def fails(steps: Sequence[Step]) -> bool:

@@ -89,7 +89,7 @@ class Past:
         self.ends(uid, (record, byte))
 
     def ends(self, uid: int, at: tuple[int, int]) -> None:
-        """A life has this boundary."""
+        """Check that a life has this boundary."""
         known = self.begins.setdefault((uid, at[0]), at[1])
         assert known == at[1], (
             f"{self.name}: record {at[0]} of life {uid} begins at {known}, and at {at[1]}"
@@ -237,8 +237,8 @@ class Worker:
             past.sequence = max(past.sequence, number)
 
     async def produce(self, name: str) -> None:
-        """The next, a repeat, one of an older epoch, one too far, a new epoch that begins as it
-        should, or does not."""
+        """Append the next, a repeat, one of an older epoch, one too far, or a new epoch that begins
+        as it should, or does not."""
         epoch, sequence, payload = self._own.setdefault(name, [0, 0, b""])
         act = self._random.random()
         if act < 0.25 and payload:
@@ -452,7 +452,8 @@ class Worker:
     # --- told
 
     async def _append(self, name: str, asked: Appended, *, repeats: bool = False) -> Reply | None:
-        """`repeats`: of this sequence there is no other payload."""
+        """Append to a stream, and note the outcome. `repeats`: of this sequence there is no other
+        payload."""
         batch = None if asked.payload is None else raw_batch(asked.payload)
         producer = None if asked.producer is None else Producer(*asked.producer)
         kind = "" if batch is None else "text/plain"

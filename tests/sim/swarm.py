@@ -99,7 +99,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _edged(steps: list[Step], knobs: Knobs) -> Iterator[Step]:
-    """Some of the steps are of another kind (sim/faults.py); most that help stay."""
+    """Replace some of the steps by steps of another kind (sim/faults.py); most that help stay."""
     random, weights = Random(f"edges {knobs.seed}"), faults.weights(knobs.seed)
     for step in steps:
         share = knobs.world["faults"] * (0.5 if step.mishap in HELP else 1.0)

@@ -74,7 +74,7 @@ class Recorder:
         operation.error = error
 
     def force(self, name: str) -> None:
-        """An operator asks to abort the open transactions of this id."""
+        """Note that an operator asks to abort the open transactions of this id."""
         for each in self.history.transactions:
             if each.id == name and (each.end is None or each.end.ended > self._clock()):
                 each.forced = min(each.forced, self._clock())

@@ -61,7 +61,7 @@ class Shift:
         self.held: dict[int, Held] = {}  # by generation
 
     def wake(self, generation: int, wake_id: str) -> None:
-        """Each generation is one wake."""
+        """Check that each generation is one wake."""
         known = self.wakes.setdefault(generation, wake_id)
         assert known == wake_id, f"{self.key}: generation {generation} is {known} and {wake_id}"
 
@@ -184,7 +184,7 @@ class Shop:
     # --- what is worked on
 
     async def _put(self) -> None:
-        """Both subscriptions, until they are there; and the streams."""
+        """Create both subscriptions, and the streams: it is tried until they are there."""
         configs = {
             PULL: SubscriptionConfig(PULL_WAKE, PATTERN, [], "", WAKE_STREAM, self._lease_ms),
             HOOK: SubscriptionConfig(WEBHOOK, PATTERN, [], URL, "", self._lease_ms),
@@ -279,7 +279,8 @@ class Shop:
             )
 
     def _refused(self, shift: Shift, code: str, appended: dict[str, int]) -> None:
-        """A claim. `appended`: what surely was, when it was asked."""
+        """Count a refusal of a claim, and check it. `appended`: what surely was, when it was
+        asked."""
         self.told[code] += 1
         if code == "NO_PENDING_WORK":
             for name, count in appended.items():

@@ -78,7 +78,7 @@ class Memory:
 
 
 def again(coded: Coded) -> Coded:
-    """The offset after a way through Spark's checkpoint."""
+    """Return the offset as it comes back from Spark's checkpoint."""
     return json.loads(json.dumps(coded))
 
 

@@ -73,7 +73,7 @@ class Query:
 
 
 def again(offset: dict[str, Any]) -> dict[str, Any]:
-    """An offset after a way through Spark."""
+    """Return an offset as it comes back from Spark."""
     return json.loads(json.dumps(offset))
 
 

@@ -16,8 +16,8 @@ def stories(
     begin: Callable[[], Awaitable[tuple[Any, ...]]],
     end: Callable[[World], Awaitable[None]] | None = None,
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[[], None]]:
-    """A decorator. `begin` makes a story's arguments, the world first; `end` checks them after
-    healing."""
+    """Make a decorator of stories. `begin` makes a story's arguments, the world first; `end` checks
+    them after healing."""
 
     def story(tell: Callable[..., Awaitable[None]]) -> Callable[[], None]:
         async def run() -> None:

@@ -124,8 +124,8 @@ def test_each_command_of_a_subscription_alone() -> None:
 def test_who_watches_a_stream_by_its_name_is_the_same_on_a_member_that_began_with_a_snapshot() -> (
     None
 ):
-    """Byte for byte: the world compares. They are told of the name in another order than they came
-    in."""
+    """Compare byte for byte, as the world does. They are told of the name in another order than
+    they came in."""
     world = World()
     for command in (
         LinkSubscription("s", 5, 1, "", "", []),

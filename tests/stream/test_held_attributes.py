@@ -23,7 +23,7 @@ JSON = "application/json"
 
 
 def of(size: int) -> bytes:
-    """Attributes of so many bytes."""
+    """Build attributes of so many bytes."""
     return b'{"a":"%b"}' % (b"x" * (size - 8))
 
 

@@ -83,7 +83,7 @@ class Holey:
             assert reply.detail == [0]
 
     def flush_whole(self) -> None:
-        """One slice of all hot batches up to a wide gap: small gaps lie inside its span."""
+        """Publish one slice of all hot batches up to a wide gap: small gaps lie inside its span."""
         hot = self.stream.hot
         if hot:
             count = record_gaps.run_end(hot, 0, len(hot))
@@ -112,8 +112,8 @@ class Holey:
             assert self.world.apply(self.group, command).detail == [0]
 
     def read(self, record: int, byte: int = 0, bytes_max: int = 1 << 20) -> list[bytes]:
-        """All from there on, page by page. A page ends behind its last record, or behind a small
-        gap that follows."""
+        """Read all from there on, page by page. A page ends behind its last record, or behind a
+        small gap that follows."""
         found, at, pages = b"", (record, byte), 0
         behind = {text: (number + 1, begin + len(text) + 1) for number, begin, text in self.records}
         tail = (self.stream.next_record, self.stream.next_byte)

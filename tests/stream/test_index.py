@@ -155,8 +155,8 @@ def test_nothing_is_an_index_too() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5)), max_size=9), st.integers(0, 60))
 def test_it_is_searched_by_time(steps: list[tuple[int, int]], asked: int) -> None:
-    """Each step: ms from the last slice's largest append time to this one's first, and from there
-    to its largest."""
+    """Search an index of such steps. Each step: ms from the last slice's largest append time to
+    this one's first, and from there to its largest."""
     data: index.Entries = b""
     times, now = [], 0
     for number, (gap, span) in enumerate(steps):

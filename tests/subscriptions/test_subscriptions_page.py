@@ -28,7 +28,7 @@ SOURCES = [
 
 
 def block(kind: str, word: str) -> str:
-    """The page's block of code with `word` in it."""
+    """Return the page's block of code with `word` in it."""
     (found,) = [
         code for code in re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) if word in code
     ]

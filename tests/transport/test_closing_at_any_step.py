@@ -75,7 +75,7 @@ def test_between_cores(tmp_path, run):
 
 
 def test_between_nodes(tmp_path, run):
-    """Two cores each: half of the connections are handed from one to the other."""
+    """Run two cores each: half of the connections are handed from one to the other."""
 
     async def story(count: int, *, asker_first: bool) -> int:
         one, two = Node(tmp_path, 1, cores=2), Node(tmp_path, 2, cores=2)

@@ -15,7 +15,7 @@ from polynya.wire.http.sse import SseEncoding, chunk, control_event, data_event,
 
 
 def read_events(stream: bytes) -> list[dict[str, str]]:
-    """The WHATWG algorithm, as far as it matters here."""
+    """Parse by the WHATWG algorithm, as far as it matters here."""
     events: list[dict[str, str]] = []
     event: dict[str, str] = {}
     for line in stream.decode().replace("\r\n", "\n").replace("\r", "\n").split("\n"):

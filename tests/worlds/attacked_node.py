@@ -215,7 +215,7 @@ class Bystander:
 
 @contextmanager
 def attacked_node(folder: Path, *flags: str) -> Iterator[AttackedNode]:
-    """A node with a token and the topic of bystanders; it is stopped at the end."""
+    """Run a node with a token and the topic of bystanders until `with` ends."""
     data = folder / "data"
     made = polynya("token", "create", "root", "--allow", "all,admin", "--data", str(data))
     assert made.code == 0, made.err
@@ -232,7 +232,8 @@ def attacked_node(folder: Path, *flags: str) -> Iterator[AttackedNode]:
 
 @contextmanager
 def unharmed(node: AttackedNode) -> Iterator[Bystander]:
-    """An attack, during which others are served, and the loop is never silent for long."""
+    """Run a bystander during an attack until `with` ends; assert that it is served, and that the
+    node's loop is never silent for long."""
     node.begin_attack()
     with Bystander(node) as bystander:
         yield bystander

@@ -28,7 +28,7 @@ ALL = range(GROUPS + 1)
 
 
 def file_of(group: int, machine: Machine, at: tuple[int, int], log_ms: int) -> bytes:
-    """The file of a group's machine as it is now, after the entry `at` (term, index)."""
+    """Build the file of a group's machine as it is now, after the entry `at` (term, index)."""
     state = snapshot_of(machine)
     hot = [
         piece
@@ -159,7 +159,7 @@ async def made(
 def opened(
     folder: Path, cores: int = 2, cluster: str = CLUSTER
 ) -> tuple[dict[int, Machine], list[Storage]]:
-    """The machines that a node would start with."""
+    """Open the storage of all cores, and return the machines that a node would start with."""
     storages = [
         open_storage(
             folder / f"core-{core}", core=core, cores=cores, groups=GROUPS, cluster_id=cluster

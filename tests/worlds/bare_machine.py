@@ -64,7 +64,7 @@ class BareMachine:
         }
 
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """The command's end; it uses one CPU where the machine has one."""
+        """Run a command until it ends; it uses one CPU where the machine has one."""
         return subprocess.run(
             [*self._user, *command], cwd=ROOT, env=self.environment | variables, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=SECONDS, check=False, umask=0o077, preexec_fn=one_cpu if self.cpus == 1 else None,
@@ -91,7 +91,7 @@ def poor_path(folder: Path) -> Path:
 
 
 def cpus_library(folder: Path) -> Path:
-    """The library that is preloaded. Raises Unavailable."""
+    """Compile the library that is preloaded. Raises Unavailable."""
     compiler = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
     if not sys.platform.startswith("linux") or compiler is None:
         raise Unavailable("another number of CPUs takes Linux and a C compiler")

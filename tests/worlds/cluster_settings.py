@@ -11,7 +11,7 @@ TWO = "1=127.0.0.1:5002=http://127.0.0.1:5000,2=127.0.0.1:5012=http://127.0.0.1:
 
 
 def loaded(tmp_path: Path, **flags: str) -> Loaded:
-    """The settings with more flags; "-" leaves one out."""
+    """Load the settings with more flags; "-" leaves one out."""
     named = {
         "cluster-id": ID,
         "cluster-node": "1",

@@ -142,7 +142,7 @@ class CoreWorld:
         return sum(machine.directory.hot_bytes for machine in self._machines.values())
 
     async def read(self, name: str, reader: ColdReader) -> bytes:
-        """The whole stream, wherever its bytes are."""
+        """Read the whole stream, wherever its bytes are."""
         machine = self._machines[group_of(name, GROUPS)]
         stream = machine.directory.streams[name]
         pages = []
@@ -163,7 +163,7 @@ class CoreWorld:
 
 
 async def opened(piece: Any, reader: ColdReader) -> list[Any]:
-    """The pieces in a page of an index, or the piece itself."""
+    """Return the pieces in a page of an index, or the piece itself."""
     if isinstance(piece, ColdPiece) and piece.slice.is_page:
         return [*cold_pieces(await reader.page(piece.slice), piece.want, moves=False)]
     return [piece]
@@ -290,8 +290,8 @@ class Tier:
                 self.append(f"default/s{stream}", b"%d-%d;" % (stream, number) * 40)
 
     async def check(self) -> None:
-        """Every stream reads as written; its index is contiguous, and each pack in it is
-        counted."""
+        """Assert that every stream reads as written, that its index is contiguous, and that each
+        pack in it is counted."""
         for name, payload in self.written.items():
             assert await self.world.read(name, self.reader) == payload
             machine = self.world.machines()[group_of(name, GROUPS)]
@@ -303,7 +303,7 @@ class Tier:
             assert at == (stream.hot[0].record if stream.hot else stream.next_record)
 
     def indexes(self) -> dict[str, list[ColdSlice]]:
-        """The slices of every stream by name."""
+        """Return the slices of every stream by name."""
         return {
             name: list(machine.packs.index_of(s))
             for machine in self.world.machines().values()
@@ -311,11 +311,11 @@ class Tier:
         }
 
     def live(self) -> set[str]:
-        """The packs that indexes name."""
+        """Return the packs that indexes name."""
         return {cold.pack for slices in self.indexes().values() for cold in slices}
 
     def of_pages(self) -> set[str]:
-        """The packs that the pages of indexes name."""
+        """Return the packs that the pages of indexes name."""
         pages = [
             read_page(key, self.store.objects[key][0]) for key in self.live() if "/pages/" in key
         ]
@@ -331,7 +331,8 @@ class Tier:
         self.check_nothing_leaks()
 
     def check_nothing_leaks(self) -> None:
-        """The store and the machines know the packs that indexes name, and no others."""
+        """Assert that the store and the machines know the packs that indexes name, and no
+        others."""
         assert set(self.store.objects) == self.live() | self.of_pages()
         assert {
             key for machine in self.world.machines().values() for key in machine.packs.owned

@@ -33,7 +33,7 @@ Pair = tuple[bytes | None, bytes | None]
 
 
 def with_codec(batch: bytes, codec: int) -> bytes:
-    """A batch whose records a producer compressed."""
+    """Compress the records of a batch, as a producer would."""
     header = header_of(batch)
     body = codecs.compressed(codec, batch[HEADER_BYTES:])
     tail = Struct(">hiqqqhii").pack(
@@ -98,7 +98,7 @@ class KeyedTier(Tier):
         return self.machine(name).directory.streams[name]
 
     async def compact(self, name: str = NAME) -> LastPass | None:
-        """A pass, due or not."""
+        """Run a pass, due or not."""
         self.compactor.force(name)
         await self.compactor.compact_due()
         return self.compactor.last.get(self.stream(name).uid)
@@ -107,7 +107,7 @@ class KeyedTier(Tier):
         await self.flusher.flush_now()
 
     async def read_pairs(self, name: str = NAME, record: int = 0) -> dict[int, Pair]:
-        """All records from an offset on, and the check that a reader reaches the end."""
+        """Read all records from an offset on, and check that a reader reaches the end."""
         found: dict[int, Pair] = {}
         stream, byte = self.stream(name), 0
         while record < stream.next_record:
@@ -132,7 +132,7 @@ class KeyedTier(Tier):
         return found
 
     def newest(self, name: str = NAME) -> dict[bytes | None, tuple[int, bytes | None]]:
-        """The last record of each key, as a model."""
+        """Return the last record of each key, as a model."""
         return {key: (at, value) for at, (key, value) in self.records[name].items() if key}
 
     async def check_keys(self, name: str = NAME, *, gone: Sequence[bytes] = ()) -> dict[int, Pair]:
@@ -153,7 +153,7 @@ class KeyedTier(Tier):
 
 
 def _pairs(piece: Any) -> dict[int, Pair]:
-    """The records of a piece, as a reader of committed ones gets them."""
+    """Return the records of a piece, as a reader of committed ones gets them."""
     if piece.flags & HIDDEN:
         return {}
     return {

@@ -173,8 +173,8 @@ class History:
         return list(self.tier.machine().packs.index_of(self.tier.stream()))
 
     async def check(self) -> None:
-        """The rules: committed readers see what was committed (H), and of each key the last value,
-        or nothing of a deleted one (I); a fork sees all that it inherits."""
+        """Check the rules: committed readers see what was committed (H), and of each key the last
+        value, or nothing of a deleted one (I); a fork sees all that it inherits."""
         first = self.tier.stream().first_record
         self.seen = found = await self.tier.read_pairs(record=first)
         assert not self.aborted & found.keys(), "an aborted record is read"

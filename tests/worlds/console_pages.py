@@ -71,7 +71,7 @@ class Guarded(NamedTuple):
     root: str
 
     def acts(self) -> list[tuple[str, str, str, str]]:
-        """The lines of the audit log: act, target, name of the token, outcome."""
+        """Return the lines of the audit log: act, target, name of the token, outcome."""
         lines = (self.data / "access" / "audit.jsonl").read_text().splitlines()
         found = [json.loads(line) for line in lines]
         return [
@@ -88,7 +88,7 @@ class Guarded(NamedTuple):
         return httpx.Client(base_url=self.url, headers=known, timeout=60)
 
     def token(self, name: str, *scopes: str) -> str:
-        """The secret of a new token, once the node knows it."""
+        """Create a token, and return its secret once the node knows it."""
         made = polynya(
             "token", "create", name, "--allow", ",".join(scopes), "--data", str(self.data)
         )
@@ -103,7 +103,7 @@ class Guarded(NamedTuple):
 
 @contextmanager
 def guarded_node(folder: Path, *more: str) -> Iterator[Guarded]:
-    """A node that requires tokens, with more flags."""
+    """Run a node that requires tokens, with more flags, until `with` ends."""
     data = folder / "data"
     flags = ("--cores", "1", "--auth-required", "--kafka-listen", "127.0.0.1:0", *more)
     with running_node(data, *flags) as node:
@@ -171,7 +171,7 @@ def _fill_kafka(web: httpx.Client) -> None:
 
 
 def open_console(browser: Browser, node: Guarded, token: str = "") -> Page:
-    """A tab with the console, and this token or the admin's."""
+    """Open a tab with the console, and this token or the admin's."""
     page = browser.open(f"{node.url}/console/")
     use_token(page, token or node.root)
     return page

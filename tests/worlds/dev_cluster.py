@@ -52,7 +52,7 @@ class DevCluster(CommandProcess):
         return self.folder / f"node-{number}"
 
     def kill(self, number: int) -> None:
-        """SIGKILL to the node's supervisor; its cores die with it."""
+        """Send SIGKILL to the node's supervisor; its cores die with it."""
         # else nothing is said when it goes
         wait_until(lambda: not self._is_down(number), what=f"node {number} to be seen up")
         os.kill(int((self.node(number) / "node.pid").read_text()), signal.SIGKILL)
@@ -79,7 +79,7 @@ class DevCluster(CommandProcess):
             self._started.append(process)
 
     def wipe(self, number: int) -> None:
-        """All that the node had is gone, but for what starts it."""
+        """Delete all that the node had, but for what starts it."""
         for entry in self.node(number).iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
@@ -87,7 +87,7 @@ class DevCluster(CommandProcess):
                 entry.unlink()
 
     def pause(self, number: int, stop: bool) -> None:
-        """SIGSTOP to all processes of the node, or SIGCONT."""
+        """Send SIGSTOP or SIGCONT to all processes of the node."""
         supervisor = psutil.Process(int((self.node(number) / "node.pid").read_text()))
         for process in (supervisor, *supervisor.children(recursive=True)):
             process.send_signal(signal.SIGSTOP if stop else signal.SIGCONT)
@@ -137,7 +137,7 @@ class DevCluster(CommandProcess):
         )
 
     def stop(self) -> int:
-        """Ctrl-C, and the exit code."""
+        """Send Ctrl-C, and return the exit code."""
         self.process.send_signal(signal.SIGINT)
         code = self.process.wait(STOP_SECONDS)
         for process in self._started:
@@ -169,7 +169,7 @@ class DevCluster(CommandProcess):
 
 
 def _applied(group: dict[str, Any]) -> int:
-    """The last entry that all its replicas have."""
+    """Return the index of the last entry that all replicas of a group have."""
     applied: int = group["commit"] - max(group["behind"].values(), default=0)
     return applied
 

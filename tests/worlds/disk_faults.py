@@ -27,12 +27,12 @@ class DiskOrders:
         }
 
     def fail(self, call: str, error: str, *, at: int = 1) -> None:
-        """The process's call number `at` of os.fdatasync, os.fsync or os.pwrite from now on, and
-        all later ones, raise `error`."""
+        """Let the process's call number `at` of os.fdatasync, os.fsync or os.pwrite from now on,
+        and all later ones, raise `error`."""
         self._give(f"{call} {error} {at}")
 
     def hold(self, call: str) -> None:
-        """Such calls do not return."""
+        """Let such calls never return."""
         self._path.with_suffix(".held").unlink(missing_ok=True)
         self._give(f"{call} hold")
 

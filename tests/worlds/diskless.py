@@ -219,14 +219,14 @@ class DisklessWorld:
 
     @property
     def codes(self) -> dict[str, object]:
-        """The outcome of each append: a code, or the kind of a fault."""
+        """Return the outcome of each append: a code, or the kind of a fault."""
         return {
             what: Code(outcome.code) if isinstance(outcome, Reply) else type(outcome)
             for _, what, outcome in self.outcomes
         }
 
     def footer(self, number: int) -> list[tuple[str, int]]:
-        """The streams of a pack, with the batches of each."""
+        """Return the streams of a pack, with the batches of each."""
         data = self.store.objects[self.store.puts[number][1]][0]
         return [(entry.path, entry.batches) for entry in read_footer(data).entries]
 

@@ -104,7 +104,7 @@ class FakeDisk:
         self.fail_at = 0
 
     def power_cut(self, some: float) -> None:
-        """The machine dies; `some` is the share of unsynced changes that made it to the disk."""
+        """Let the machine die; `some` is the share of unsynced changes that made it to the disk."""
         self.kill()
         names: dict[Path, Inode] = dict(self.durable_files)
         for path, inode in self.pending_names:

@@ -74,13 +74,13 @@ class World:
         return group % 2 == 0
 
     def lead(self, group: int, node: int) -> None:
-        """The replica here has news."""
+        """Report a new leader by the replica here."""
         self.leaders[group] = node
         self.led.add(group) if node == 1 else self.led.discard(group)
         self.forwarding.led(group)
 
     def hear(self, **leaders: int) -> None:
-        """The sibling core has news."""
+        """Report new leaders by the sibling core."""
         self.handlers[messages.LEADERS](
             messages.encode(
                 {int(group[1:]): (node, self.epoch(0)) for group, node in leaders.items()}

@@ -53,7 +53,7 @@ class Life:
         self.in_flight.append((self.journal.stage(3, 1, self.count, 1, payload), payload))
 
     def write(self) -> None:
-        """One turn; a full disk refuses it."""
+        """Write one turn; a full disk refuses it."""
         batch = self.journal.take()
         if batch is None:
             return

@@ -25,7 +25,7 @@ while True:
 
 
 def start_writer(folder: Path) -> tuple[subprocess.Popen[str], int]:
-    """The process, and the index of the last entry that it found."""
+    """Start the process; return it, and the index of the last entry that it found."""
     source = str(Path(__file__).parents[2] / "src")
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(folder)],
@@ -39,7 +39,7 @@ def start_writer(folder: Path) -> tuple[subprocess.Popen[str], int]:
 
 
 def kill_writer(writer: subprocess.Popen[str], acknowledged: int) -> int:
-    """The last index that it acknowledged before it died."""
+    """Kill the process, and return the last index that it acknowledged before it died."""
     writer.kill()
     assert writer.stdout is not None
     whole_lines = writer.stdout.read().split("\n")[:-1]

@@ -108,7 +108,7 @@ def read_answer(name: str, version: int, body: bytes) -> tuple[int, Any]:
 def frame(
     name: str, version: int, correlation: int, client_id: str = "test", /, **fields: Any
 ) -> bytes:
-    """A whole request."""
+    """Encode a whole request."""
     api = next(api for api in APIS.values() if api.name == name)
     buffer = io.BytesIO()
     head = api.key.to_bytes(2) + version.to_bytes(2) + correlation.to_bytes(4)
@@ -196,7 +196,7 @@ def play(
 def batch(
     *values: bytes, producer: tuple[int, int, int] = (-1, -1, -1), time_ms: int = 1000
 ) -> bytes:
-    """A record batch, of an idempotent producer if one is given: (id, epoch, sequence)."""
+    """Build a record batch, of an idempotent producer if one is given: (id, epoch, sequence)."""
     import struct
 
     import google_crc32c
@@ -217,7 +217,7 @@ def made(
     base_ms: int = 1000,
     producer: tuple[int, int, int] = (-1, -1, -1),
 ) -> bytes:
-    """A record batch with this body, whose header is right."""
+    """Build a record batch with this body, whose header is right."""
     import struct
 
     import google_crc32c
@@ -230,7 +230,8 @@ def made(
 def produce_fields(
     topic: str, *batches: bytes, partition: int = 0, acks: int = -1
 ) -> dict[str, Any]:
-    """The fields of a Produce request of version 9 with a batch for each of some partitions."""
+    """Return the fields of a Produce request of version 9 with a batch for each of some
+    partitions."""
     from datetime import timedelta
 
     from kio.schema.produce.v9 import request as r
@@ -248,7 +249,7 @@ def produce_fields(
 
 
 def fetch_fields(topic: str, *offsets: int, max_wait_ms: int = 0, **more: Any) -> dict[str, Any]:
-    """The fields of a Fetch request of version 11 for the first partitions of a topic."""
+    """Return the fields of a Fetch request of version 11 for the first partitions of a topic."""
     from datetime import timedelta
 
     from kio.schema.fetch.v11 import request as r

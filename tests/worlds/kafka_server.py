@@ -87,7 +87,7 @@ def java(main: str, *arguments: str) -> list[str]:
 
 @contextlib.contextmanager
 def running_kafka(folder: Path) -> Iterator[str]:
-    """A broker in a folder; its address. It is killed at the end."""
+    """Run a broker in a folder until `with` ends; yield its address. It is killed at the end."""
     folder.mkdir(parents=True)
     port, controller = free_ports(2)
     config = folder / "server.properties"

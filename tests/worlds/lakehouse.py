@@ -56,13 +56,13 @@ class Source:
         self._uids = iter(range(1 << 32, 1 << 33))
 
     def append(self, stream: str, *batches: list[bytes], encoding: int = Encoding.JSON) -> None:
-        """One slice in a pack of its own with these batches."""
+        """Append one slice with these batches, in a pack of its own."""
         self.append_many({stream: list(batches)}, encoding=encoding)
 
     def append_many(
         self, streams: dict[str, list[list[bytes]]], encoding: int = Encoding.JSON
     ) -> None:
-        """One pack with a slice for each stream."""
+        """Append one pack with a slice for each stream."""
         builder = PackBuilder()
         key = f"{CLUSTER}/packs/20231114-22/1-{secrets.token_hex(16)}"
         for stream, batches in streams.items():
@@ -109,8 +109,8 @@ class Source:
         flags: int = 0,
         content_type: str = "",
     ) -> Range:
-        """One slice in a pack of its own with record batches, each with its count of records, in a
-        stream of an encoding."""
+        """Append one slice with record batches, each with its count of records, to a stream of an
+        encoding, in a pack of its own."""
         uid, record, byte = self.tails.get(stream) or (next(self._uids), 0, 0)
         begin, hot = (record, byte), []
         for number, (count, payload) in enumerate(batches):
@@ -286,7 +286,7 @@ class MemoryCoordinator:
 
 
 def parts_of(part: Range, failed: FailedRange, *, inside: bool) -> list[Range]:
-    """The claimed records of a range that failed, or the others."""
+    """Return the claimed records of a range that failed, or the others."""
     begin = part.record + part.skip
     end = begin + claimed(part)
     if part.uid != failed.uid:
@@ -312,14 +312,14 @@ class InlineRunner:
         return [run_task(*self._stored(key, task), self.blobs) for task in job.tasks]
 
     def _stored(self, key: str, task: Task) -> tuple[Job, Task]:
-        """The job and a task as the task's process reads them."""
+        """Load the job and a task as the task's process reads them."""
         header = load_header(self.blobs, key)
         found = load_task(self.blobs, key, header, task.id)
         assert found == task
         return header, found
 
     def derive(self, job: Job, key: str, asked: Any, shaped: Any) -> Derived:
-        """Every row as it is, whatever the transform: that one needs Spark."""
+        """Derive every row as it is, whatever the transform: that one needs Spark."""
         stored = [self._stored(key, task) for task in job.tasks]
         rows = [batch for each in stored for batch in _rows(*each, self.blobs)]
         table = pa.Table.from_batches(rows)
@@ -366,7 +366,7 @@ class Lake:
         return DeltaTable(path, storage_options=self.blobs.storage_options()).to_pyarrow_table()
 
     def check_exactly_once(self) -> None:
-        """Every record appended is in both tables once, with its exact bytes."""
+        """Assert that every record appended is in both tables once, with its exact bytes."""
         wanted = sorted(self.source.records)
         for table in (self.iceberg(), self.delta()):
             names = ["stream", "incarnation", "offset", "value"]
@@ -408,7 +408,7 @@ class Many:
 
 
 def many_files(lake: Lake, partition: str, streams: int, days: int) -> int:
-    """One job with a file for each stream and day. Return the bytes of all files."""
+    """Run one job with a file for each stream and day. Return the bytes of all files."""
     lake.coordinator.table = msgspec.structs.replace(lake.coordinator.table, partitions=[partition])
     for day in range(days):
         lake.source.now_ms = T0 - T0 % DAY_MS + day * DAY_MS
@@ -441,4 +441,4 @@ def keys(table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def quiet(step: str, detail: str) -> None:
-    """A progress callback that says nothing."""
+    """Ignore the progress of a job."""

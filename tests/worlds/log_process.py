@@ -26,7 +26,7 @@ while True:
 
 
 def start_log_writer(folder: Path, sync: str = "each") -> tuple[subprocess.Popen[str], int]:
-    """The process, and the end of the topic that it found."""
+    """Start the process; return it, and the end of the topic that it found."""
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(folder), sync],
         stdout=subprocess.PIPE,

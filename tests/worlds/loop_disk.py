@@ -33,7 +33,7 @@ def run(*command: str | Path) -> str:
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """A file with an ext4 in it, which can be mounted here."""
+    """Make a file with an ext4 in it, which can be mounted here."""
     if os.geteuid() != 0:
         left_out("mounting a file system needs root")
     mkfs = needed_program("mkfs.ext4")
@@ -49,8 +49,8 @@ def image(tmp_path: Path) -> Path:
 
 @contextmanager
 def mounted(image: Path, folder: Path) -> Iterator[None]:
-    """Somebody else may look at a new file system, or take the loop device, for a moment: both are
-    tried again."""
+    """Mount the image until `with` ends. Both steps are tried again: somebody else may look at a
+    new file system, or take the loop device, for a moment."""
     folder.mkdir(exist_ok=True)
     wait_until(
         lambda: not run("mount", "-o", "loop", image, folder), what="the image to be mounted"

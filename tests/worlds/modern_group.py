@@ -101,7 +101,7 @@ class Client:
                 self.finish()
 
     def finish(self) -> None:
-        """Have what it was last told."""
+        """Take over the partitions that it was last told."""
         self.owned = set(self.assigned)
 
     def lose(self) -> None:

@@ -56,7 +56,7 @@ class Driver:
         self._reader.start()
 
     def wait_said(self, word: str, seconds: float = 400.0) -> str:
-        """The first line with `word`."""
+        """Wait for the first line with `word`, and return it."""
 
         def look() -> str | None:
             ended = self.process.poll() is not None
@@ -75,7 +75,7 @@ class Driver:
         return code
 
     def kill(self, *, group: bool = False) -> None:
-        """SIGKILL, to the driver alone or to all in its process group."""
+        """Send SIGKILL to the driver alone, or to all in its process group."""
         if group:
             with contextlib.suppress(ProcessLookupError):  # it had ended
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -138,14 +138,14 @@ class PipeWorld:
         )
 
     def spawn(self, *arguments: str) -> Driver:
-        """A command beside the test."""
+        """Start a command beside the test."""
         driver = Driver(arguments, **{"POLYNYA_SERVER": self.node.url, **self.variables})
         self._drivers.append(driver)
         return driver
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process of this world but those of the node itself: drivers, JVMs, Python
-        workers."""
+        """Return every living process of this world but those of the node itself: drivers, JVMs,
+        Python workers."""
         own = {node.process.pid for node in self._nodes}
         return [
             process
@@ -193,7 +193,7 @@ class PipeWorld:
         return answer
 
     def append(self, stream: str, *values: Any, content_type: str = "application/json") -> None:
-        """One append: values become one JSON array, or, with another content type, one body of
+        """Send one append: values become one JSON array, or, with another content type, one body of
         bytes. Noted once acknowledged."""
         if stream not in self.tails:
             self.create(stream, content_type)
@@ -282,13 +282,13 @@ class PipeWorld:
         )
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        """DuckDB's answer, in this process."""
+        """Return DuckDB's answer, in this process."""
         tables = HttpCoordinator("", self.node.url, self.http).tables()
         return query(tables, statement, self.variables).rows
 
     def check_exactly_once(self, name: str, rows: Counter[Row] | None = None) -> None:
-        """Every acknowledged record is one row for each of three readers, in both formats, and
-        there are no others."""
+        """Assert that every acknowledged record is one row for each of three readers, in both
+        formats, and that there are no others."""
         wanted = self.rows if rows is None else rows
         readers = {
             "pyiceberg": [

@@ -31,7 +31,7 @@ class PowerCut:
         patch.setattr(os, "fsync", fsync)
 
     def happen(self) -> None:
-        """Files that were not synced are empty, and names that were not synced are gone."""
+        """Empty the files that were not synced, and remove the names that were not synced."""
         for root, folders, names in os.walk(self._folder):
             known = self._names.get(_id(os.stat(root)), {})
             for name in (*folders, *names):

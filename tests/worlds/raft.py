@@ -149,7 +149,7 @@ class Member:
         self.disk.crash(kept)
 
     def settle(self) -> None:
-        """The end of a turn: all effects are carried out, except that nothing is synced."""
+        """End a turn: all effects are carried out, except that nothing is synced."""
         while self.raft is not None and self.ready:
             self.ready.clear()
             self.carry_out(self.raft.take())
@@ -203,7 +203,8 @@ class Member:
             )
 
     def install(self, snapshot: Snapshot) -> None:
-        """All of it is here; `finish_install` comes at once, or when the world says so."""
+        """Install a snapshot that is here as a whole; `finish_install` comes at once, or when the
+        world says so."""
         assert len(self.incoming) == snapshot.size
         self.installing = (snapshot, self.incoming)
         if self.world.installs_at_once:
@@ -318,8 +319,8 @@ class World:
                 member.raft.tick(member.now_ms)
 
     def pass_time(self, ms: float) -> None:
-        """All messages arrive at once and all writes are synced at once; timers go off when they
-        are due."""
+        """Advance the clock: all messages arrive at once, all writes are synced at once, and timers
+        go off when they are due."""
         end = self.now + ms
         self.run_quiet()
         while (due := max(self.next_deadline(), self.now)) <= end:
@@ -350,7 +351,7 @@ class World:
 
 
 def describe(message: Message) -> str:
-    """A message in one line, for traces."""
+    """Format a message in one line, for traces."""
     fields = {field: getattr(message, field) for field in message.__struct_fields__[3:]}
     name = type(message).__name__
     if "entries" in fields:
@@ -386,5 +387,5 @@ def commands(*texts: str) -> list[Entry]:
 
 
 def body_of(index: int, state: str) -> bytes:
-    """A snapshot's bytes, long enough for several chunks."""
+    """Build a snapshot's bytes, long enough for several chunks."""
     return msgspec.msgpack.encode((index, state, "." * 300))

@@ -28,19 +28,19 @@ Answer = tuple[int, bytes, Mapping[str, str]]  # status, body, headers by names 
 
 
 def ask_once(method: str, url: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
-    """Status and body, whatever they are. Raises OSError and HTTPException."""
+    """Return status and body, whatever they are. Raises OSError and HTTPException."""
     return _asked(method, url, body, headers)[:2]
 
 
 def ask(method: str, url: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
-    """Asked again until the outcome is known: an append by a producer of its own, so that it is
+    """Send a request until its outcome is known: an append by a producer of its own, so that it is
     there once. The status is that of a first attempt which had success. For refusals that a test
     waits for there is `ask_once`."""
     return _known(method, url, body, headers)[:2]
 
 
 def records(url: str, name: str) -> list[Any]:
-    """All of a JSON stream, page by page."""
+    """Read all of a JSON stream, page by page."""
     found: list[Any] = []
     offset = "-1"
     while True:
@@ -87,7 +87,8 @@ def _known(method: str, url: str, body: bytes | None, headers: Mapping[str, str]
 
 
 def _first_status(method: str, status: int, *, again: bool) -> int:
-    """An attempt before it may have had the effect; a producer's first append is 200."""
+    """Return the status of a first attempt: one before may have had the effect, and a producer's
+    first append is 200."""
     if method == "POST" and status == 200:
         return 204
     return (
@@ -173,7 +174,7 @@ class Tail(threading.Thread):
                 self.stopping.wait(0.05)
 
     def _follow(self, answer: Any) -> None:
-        """Records count once the offset behind them is known: a connection may break in between,
+        """Count records once the offset behind them is known: a connection may break in between,
         and anywhere in a line."""
         event, came = "", []
         for raw in answer:
@@ -201,14 +202,15 @@ def go_on(writers: list[Writer], what: str) -> None:
 def agreed(
     cluster: DevCluster, by: int, what: str, look: Callable[[dict[str, Any]], object]
 ) -> dict[str, Any]:
-    """The view of node `by`, in which something is so that another node has told before."""
+    """Wait until node `by` knows something that another node has told before, and return its
+    view."""
     return wait_until(
         lambda: view if look(view := cluster.view(by)) else None, what=f"node {by} to know {what}"
     )
 
 
 def names_by_leader(cluster: DevCluster) -> dict[int, str]:
-    """A stream for each node, which leads its group. All nodes have to be there."""
+    """Return a stream for each node, which leads its group. All nodes have to be there."""
 
     def look() -> dict[int, str] | None:
         view = cluster.wait_until_well(1)

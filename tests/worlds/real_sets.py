@@ -29,7 +29,7 @@ def cities() -> Records:
 
 
 def short_cities() -> Records:
-    """GeoNames without other spellings of a name."""
+    """Yield the cities of GeoNames without other spellings of a name."""
     for city in cities():
         yield {name: value for name, value in city.items() if name != "alternatenames"}
 

@@ -67,7 +67,7 @@ def batch_of(*each: bytes | None) -> tuple[int, bytes]:
 
 
 def framed(number: int, body: bytes) -> bytes:
-    """The wire format of Confluent's serializers."""
+    """Put a body into the wire format of Confluent's serializers."""
     return b"\0" + number.to_bytes(4, signed=True) + body
 
 

@@ -149,7 +149,7 @@ class World:
         self.flushing = asyncio.ensure_future(self.flusher.flush_now(name, whole=True))
 
     def die(self) -> None:
-        """The process is gone at once, in the middle of whatever it did."""
+        """Kill the process at once, in the middle of whatever it did."""
         # what its thread still reports finds a dead core
         self.engine.core._ends.dead = RuntimeError("killed")
         self.engine.core.close()
@@ -176,7 +176,7 @@ class World:
     # --- what fronts do
 
     def send(self, command: Command, name: str = "") -> asyncio.Future[Reply]:
-        """Proposed now, answered in a later turn."""
+        """Propose a command now; the future gets its reply in a later turn."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def done(reply: Reply | BaseException) -> None:
@@ -239,7 +239,7 @@ class World:
             page = await self.page(name, page.record, page.byte, bytes_max=bytes_max, **more)
 
     async def code_of(self, name: str) -> int:
-        """0 when the stream is there, else the refusal's code."""
+        """Return 0 when the stream is there, else the refusal's code."""
         found = await self.info(name)
         return found.code if isinstance(found, Refusal) else 0
 
@@ -378,7 +378,7 @@ def json_batch(*records: bytes) -> Batch:
 
 
 def name_in(group: int, groups: int = 4, hint: str = "s") -> str:
-    """A canonical name of that group."""
+    """Return a canonical name of that group."""
     from polynya.base.names import group_of
 
     return next(

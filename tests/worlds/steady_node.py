@@ -26,13 +26,13 @@ class SteadyNode:
         self._node = self._start()
 
     def restart(self) -> None:
-        """SIGTERM, and a new start."""
+        """Stop the node by SIGTERM, and start it."""
         assert self._node.stop() == 0
         self._node.close()
         self._node = self._start()
 
     def crash(self) -> None:
-        """SIGKILL to the supervisor and its cores at once, and a new start."""
+        """Send SIGKILL to the supervisor and its cores at once, and start the node."""
         processes = [
             *psutil.Process(self._node.process.pid).children(recursive=True),
             psutil.Process(self._node.process.pid),
@@ -57,7 +57,7 @@ class SteadyNode:
 
 @contextmanager
 def steady_node(data: Path) -> Iterator[SteadyNode]:
-    """A node with its data in `data`; it is stopped at the end."""
+    """Run a node with its data in `data` until `with` ends."""
     node = SteadyNode(data)
     try:
         yield node

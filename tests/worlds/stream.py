@@ -47,13 +47,13 @@ def raw_batch(payload: bytes) -> Batch:
 
 
 def kafka_batch(records: int, payload: bytes = b"") -> Batch:
-    """Opaque bytes that stand for a record batch."""
+    """Return opaque bytes that stand for a record batch."""
     payload = payload or b"k" * (10 * records)
     return Batch(Encoding.KAFKA, records, payload, crc32c(payload))
 
 
 def kafka_producer(number: int, epoch: int, sequence: int, records: int) -> Producer:
-    """The producer of a batch that begins with this sequence."""
+    """Return the producer of a batch that begins with this sequence."""
     return Producer(str(number), epoch, sequence, (sequence + records - 1) % 2**31, 1)
 
 
@@ -65,7 +65,7 @@ def json_batch(*records: bytes) -> Batch:
 
 
 def whole_delta(machine: Machine) -> deltas.SnapshotPart:
-    """All of the state, as a delta that builds on nothing."""
+    """Encode all of the state, as a delta that builds on nothing."""
     count, streams = deltas.encode_streams(
         machine, iter([*machine.directory.by_uid, *machine.directory.evicted])
     )
@@ -113,13 +113,13 @@ class World:
         return reply
 
     def adopt(self, group: int, machine: Machine) -> None:
-        """Another machine takes the place of a group's, as after a restore."""
+        """Replace the machine of a group by another, as after a restore."""
         self.machines[group] = machine
         self.chains[group] = [deltas.SnapshotPart(snapshot_of(machine))]
 
     def jump(self, group: int, numbers: int = JUMP) -> None:
-        """A new history: the next record of every stream gets a number that is far away. Or a small
-        gap, such as whatever removes records leaves."""
+        """Begin a new history: the next record of every stream gets a number that is far away, or
+        one behind a small gap, such as whatever removes records leaves."""
         image = decode_image(snapshot_of(self.machines[group]))
         for stream in image.streams:
             stream.next_record += numbers
@@ -128,7 +128,7 @@ class World:
         )
 
     def chain(self, group: int) -> None:
-        """A delta more, and now and then some of them merged."""
+        """Add a delta, and now and then merge some of them."""
         machine, parts = self.machines[group], self.chains[group]
         changes = machine.take_changes()
         count, streams = deltas.encode_streams(
@@ -151,8 +151,8 @@ class World:
             parts[:] = [whole_delta(machine)]
 
     def check_copy(self, group: int) -> None:
-        """A copy of the state and the changes since say what the machine is, whatever snapshots
-        took meanwhile. Now and then there is another copy."""
+        """Assert that a copy of the state and the changes since say what the machine is, whatever
+        snapshots took meanwhile. Now and then there is another copy."""
         machine = self.machines[group]
         taken, since = machine.take_changes(), machine.kept.since_copy
         if since is not None:
@@ -200,7 +200,7 @@ class World:
         return accepted
 
     def bring(self, group: int, names: Iterable[str], now_ms: int = 0) -> None:
-        """Back into memory, by a command that is sent twice."""
+        """Return streams to the memory, by a command that is sent twice."""
         machine = self.machines[group]
         both = {each: None for name in names for each in (companion_of(name), name)}
         views = [view for name in both if (view := evicted_view(machine, name)) is not None]
@@ -211,7 +211,7 @@ class World:
         assert self.apply(group, command).detail == []
 
     def copy(self, group: int, name: str) -> Stream:
-        """The stream as it would be, if it is evicted; else the stream."""
+        """Return the stream, as it would be in memory if it is evicted."""
         machine = self.machines[group]
         view = evicted_view(machine, name)
         return (
@@ -460,7 +460,7 @@ def _follows(at: tuple[int, int], end: tuple[int, int]) -> bool:
 
 
 def position_of(text: str) -> tuple[int, int]:
-    """`3_17` a token, `start`, `now`, `@17` a byte position."""
+    """Parse a position: `3_17` a token, `start`, `now`, `@17` a byte position."""
     if text in ("start", "now"):
         return {"start": -1, "now": -2}[text], 0
     if text.startswith("@"):

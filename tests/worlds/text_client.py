@@ -59,7 +59,7 @@ class TextClient:
 
 
 def text_address(node: CommandProcess) -> str:
-    """Host and port of a node's text protocol, by its banner."""
+    """Return host and port of a node's text protocol, by its banner."""
     found = wait_until(
         lambda: re.search(r"text protocol on (\S+)", "".join(node.log)),
         what="the place of the text protocol",

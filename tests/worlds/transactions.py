@@ -41,7 +41,7 @@ def plant_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def marker_batch(producer: int, *, commit: bool) -> bytes:
-    """The control batch at the end of a transaction."""
+    """Build the control batch at the end of a transaction."""
     key = struct.pack(">hh", 0, int(commit))
     value = struct.pack(">hi", 0, 0)
     record = b"\0\0\0" + bytes([2 * len(key)]) + key + bytes([2 * len(value)]) + value + b"\0"
@@ -52,7 +52,7 @@ def marker_batch(producer: int, *, commit: bool) -> bytes:
 
 
 def data_batch(producer: int, sequence: int, *values: bytes, epoch: int = 0) -> bytes:
-    """A transactional batch."""
+    """Build a transactional batch."""
     made = bytearray(record_batch(*values, producer=(producer, epoch, sequence)))
     struct.pack_into(">h", made, _ATTRIBUTES_AT, 0x10)
     struct.pack_into(">I", made, _CRC_AT, google_crc32c.value(bytes(made[_CRC_FROM:])))
@@ -95,7 +95,7 @@ class Planter:
 
     @property
     def uid(self) -> int:
-        """The uid of the stream."""
+        """Return the uid of the stream."""
         return self._stream().uid
 
     def marker(self, producer: int, *, commit: bool, uid: int = 0) -> TxnMarkers:

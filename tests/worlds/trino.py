@@ -107,7 +107,8 @@ def java_for_trino() -> str:
 
 @contextmanager
 def running_trino(folder: Path, catalog_url: str) -> Iterator[Trino]:
-    """A server with the catalog of `catalog_url` as `lake`, on local files."""
+    """Run a server until `with` ends, with the catalog of `catalog_url` as `lake`, on local
+    files."""
     home, java = trino_home(), java_for_trino()
     url = f"http://127.0.0.1:{free_ports(1)[0]}"
     _configure(folder, url, catalog_url, home)

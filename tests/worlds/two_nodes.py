@@ -36,13 +36,13 @@ ECHO, HOLD = 1, 2
 
 @pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def each_loop(request: Any, monkeypatch: Any) -> None:
-    """Every story of the module runs on both loops."""
+    """Run every story of the module on both loops."""
     monkeypatch.setattr(request.module, "run", request.param)
 
 
 @pytest.fixture
 def impatient(monkeypatch: Any) -> None:
-    """Ticks come often, but a machine that stands still for a second loses no node."""
+    """Let ticks come often, though a machine that stands still for a second loses no node."""
     monkeypatch.setattr(transport, "TICK_SECONDS", 0.02)
     monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 60.0)
 
@@ -238,7 +238,8 @@ async def one_way(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
 async def two_nodes(
     tmp_path: Path, *, cores: int = 1, proxied: bool = False, **more: Any
 ) -> AsyncIterator[tuple[Node, Node, Proxy]]:
-    """Nodes 1 and 2 that have found each other; what 1 asks of 2 passes the proxy if `proxied`."""
+    """Run nodes 1 and 2, which have found each other, until `with` ends; what 1 asks of 2 passes
+    the proxy if `proxied`."""
     one, two = Node(tmp_path, 1, cores), Node(tmp_path, 2, cores)
     proxy = Proxy(two.port)
     port = await proxy.start() if proxied else two.port
