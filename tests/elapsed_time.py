@@ -53,10 +53,12 @@ def bounds(text: str) -> Iterator[int]:
 
 def _marks(node: ast.AST) -> bool:
     """Report whether a function's decorators, or `pytestmark`, name a mark for processes."""
-    told: list[ast.AST] = list(getattr(node, "decorator_list", ()))
+    marks: list[ast.AST] = list(getattr(node, "decorator_list", ()))
     if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
-        told.append(node.value)
-    names = {each.attr for one in told for each in ast.walk(one) if isinstance(each, ast.Attribute)}
+        marks.append(node.value)
+    names = {
+        each.attr for one in marks for each in ast.walk(one) if isinstance(each, ast.Attribute)
+    }
     return bool(names & MARKS)
 
 

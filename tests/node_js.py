@@ -86,7 +86,7 @@ def _packaged() -> Path:
 
 
 def _version(path: str) -> int:
-    told = subprocess.run(
+    output = subprocess.run(
         [path, "--version"], capture_output=True, text=True, timeout=20, check=False
     ).stdout
-    return int(told.strip().removeprefix("v").split(".")[0] or 0) if told.startswith("v") else 0
+    return int(output.strip().removeprefix("v").split(".")[0] or 0) if output.startswith("v") else 0

@@ -103,7 +103,7 @@ class SharedState:
         self._first = {name: self._first.get(name, item.nodeid) for name in changed}
         if (nextitem is not None and nextitem.path == item.path) or self._in_use():
             return
-        told = "; ".join(
+        changes = "; ".join(
             f"{text} (since {self._first[name]})"
             for name, text in changed.items()
             if not (self._has_jvm and OF_A_JVM.match(name))
@@ -111,10 +111,10 @@ class SharedState:
         self._before, self._first, self._has_jvm = None, {}, False
         if changed:
             before.restore()
-        if told:
+        if changes:
             pytest.fail(
-                f"this module changed what tests of one process share: {told}; give it back, for "
-                "example by `monkeypatch` or a fixture",
+                f"this module changed what tests of one process share: {changes}; give it back, "
+                "for example by `monkeypatch` or a fixture",
                 False,
             )
 

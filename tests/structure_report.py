@@ -71,9 +71,9 @@ def class_sizes(trees: Mapping[str, ast.Module]) -> Iterator[ClassSize]:
         module = name.partition(":")[0]
         found = [parts[name]]
         for base in parts[name].bases:
-            place = names[module].get(base, f"{module}:{base}")
-            if place in parts and place not in seen:
-                found += inherited(place, seen | {place})
+            parent = names[module].get(base, f"{module}:{base}")
+            if parent in parts and parent not in seen:
+                found += inherited(parent, seen | {parent})
         return found
 
     for name in parts:

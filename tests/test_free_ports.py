@@ -101,7 +101,7 @@ def test_a_node_has_its_ports_again_after_kill_9_and_a_stranger_never(tmp_path: 
         flags = ("--cores", "2", "--listen", listen, "--kafka-listen", kafka)
         for _ in range(2):
             with running_node(tmp_path / "data", *flags) as node:
-                assert places(node) == [port, port + 1, port + 2]
+                assert ports_of(node) == [port, port + 1, port + 2]
                 assert f"on ports {port + 2 + DIRECT_STEP} to {port + 3 + DIRECT_STEP}" in "".join(
                     node.log
                 )
@@ -112,5 +112,5 @@ def test_a_node_has_its_ports_again_after_kill_9_and_a_stranger_never(tmp_path: 
                 assert "Address already in use" in ran.stderr
 
 
-def places(node: RunningNode) -> list[int]:
+def ports_of(node: RunningNode) -> list[int]:
     return [int(each.rpartition(":")[2]) for each in (node.url, node.admin, node.kafka)]

@@ -138,9 +138,9 @@ def others_of(text: str) -> set[str]:
     return {name.split(".")[0] for name in imported(text)} - {"polynya"}
 
 
-def texts(place: str) -> list[str]:
+def texts(location: str) -> list[str]:
     """Return the sources of a room, or of one file."""
-    path = SOURCE / place
+    path = SOURCE / location
     return [each.read_text() for each in (path.rglob("*.py") if path.is_dir() else (path,))]
 
 
@@ -148,8 +148,8 @@ def forbidden_rooms(room: str, sources: Iterable[str]) -> set[str]:
     return set().union(*map(rooms_of, sources)) - {room} - set(ROOMS[room].split())
 
 
-def forbidden_modules(place: str, sources: Iterable[str]) -> set[str]:
-    return set().union(*map(others_of, sources)) - set(PURE[place].split())
+def forbidden_modules(location: str, sources: Iterable[str]) -> set[str]:
+    return set().union(*map(others_of, sources)) - set(PURE[location].split())
 
 
 def importers(*libraries: str) -> set[str]:
@@ -198,9 +198,9 @@ def test_a_room_imports_what_its_line_allows(room: str) -> None:
     )
 
 
-@pytest.mark.parametrize("place", PURE)
-def test_a_pure_room_imports_nothing_that_acts(place: str) -> None:
-    assert forbidden_modules(place, texts(place)) == set()
+@pytest.mark.parametrize("location", PURE)
+def test_a_pure_room_imports_nothing_that_acts(location: str) -> None:
+    assert forbidden_modules(location, texts(location)) == set()
 
 
 def test_fronts_know_the_commands_and_never_the_machine() -> None:
@@ -260,6 +260,6 @@ def test_a_planted_import_of_a_room_is_found(room: str) -> None:
     assert {"engine"} <= forbidden_rooms(room, [PLANTED])
 
 
-@pytest.mark.parametrize("place", PURE)
-def test_a_planted_import_of_a_library_is_found(place: str) -> None:
-    assert forbidden_modules(place, [PLANTED]) == {"pyspark", "socket"}
+@pytest.mark.parametrize("location", PURE)
+def test_a_planted_import_of_a_library_is_found(location: str) -> None:
+    assert forbidden_modules(location, [PLANTED]) == {"pyspark", "socket"}

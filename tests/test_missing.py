@@ -22,7 +22,7 @@ def enter() -> None:
         raise AssertionError("nothing was started")
 
 
-@pytest.mark.parametrize(("find", "told"), [
+@pytest.mark.parametrize(("find", "reason"), [
     (lambda: missing("no luck"), "no luck"),
     (lambda: needed_program("no-such-program", "nor-this"), "not installed: no-such-program or nor-this"),
     (lambda: needed_module("no_such_module"), "not installed: no_such_module"),
@@ -31,13 +31,13 @@ def enter() -> None:
 @pytest.mark.parametrize(("ci", "end"), [("", Skipped), ("true", Failed)])
 def test_what_is_missing_ends_the_test(
     find: Callable[[], object],
-    told: str,
+    reason: str,
     ci: str,
     end: type[BaseException],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CI", ci)
-    with pytest.raises(end, match=told):
+    with pytest.raises(end, match=reason):
         find()
 
 

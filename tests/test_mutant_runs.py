@@ -75,10 +75,10 @@ def test_a_fault_that_comes_of_a_name_that_is_gone_is_stale(kind: type[Exception
             raise AssertionError("a task died") from fault
 
     for grouped in (False, True):
-        with pytest.raises(AssertionError) as told:
+        with pytest.raises(AssertionError) as raised:
             simulated(grouped)
         with pytest.raises(Stale, match="no such thing"):
-            check_fault(told.value)
+            check_fault(raised.value)
     check_fault(AssertionError("a check failed"))
 
 
@@ -136,7 +136,7 @@ def test_a_mutant_of_the_agreement_that_names_what_is_gone_is_stale() -> None:
         )
 
 
-TOLD = {  # what a test does -> what is told of the mutant under which it runs
+OUTCOMES = {  # what a test does -> the outcome of the mutant under which it runs
     "def test_it(): pass": "",
     "def test_it(): assert 1 == 2, 'lost'": "lost",
     "import pytest\ndef test_it():\n    with pytest.raises(ValueError): pass": "DID NOT RAISE",
@@ -150,13 +150,13 @@ import sys
 from pathlib import Path
 from sim.mutant_runs import failing_test
 
-for place in map(Path, sys.argv[1:]):
+for path in map(Path, sys.argv[1:]):
     if not os.fork():
         try:
-            told = failing_test(f"{place}::test_it")
+            outcome = failing_test(f"{path}::test_it")
         except BaseException as fault:
-            told = f"{type(fault).__name__}: {fault}"
-        place.with_suffix(".told").write_text(told)
+            outcome = f"{type(fault).__name__}: {fault}"
+        path.with_suffix(".outcome").write_text(outcome)
         os._exit(0)
     os.wait()
 """
@@ -165,12 +165,12 @@ for place in map(Path, sys.argv[1:]):
 @pytest.mark.process
 def test_what_a_test_tells_of_a_mutant(tmp_path: Path) -> None:
     """Run in forks of a process: pytest cannot run inside itself."""
-    places = [tmp_path / f"test_of_mutant_{number}.py" for number in range(len(TOLD))]
-    for place, code in zip(places, TOLD, strict=True):
-        place.write_text(code)
+    paths = [tmp_path / f"test_of_mutant_{number}.py" for number in range(len(OUTCOMES))]
+    for path, code in zip(paths, OUTCOMES, strict=True):
+        path.write_text(code)
     script = f"import sys; sys.path[:0] = {sys.path!r}\n{RUN}"
-    command = [sys.executable, "-c", script, *map(str, places)]
+    command = [sys.executable, "-c", script, *map(str, paths)]
     subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    for place, found in zip(places, TOLD.values(), strict=True):
-        told = " ".join(place.with_suffix(".told").read_text().split())
-        assert re.match(found, told) if found else not told, told
+    for path, found in zip(paths, OUTCOMES.values(), strict=True):
+        outcome = " ".join(path.with_suffix(".outcome").read_text().split())
+        assert re.match(found, outcome) if found else not outcome, outcome

@@ -90,8 +90,10 @@ def test_two_runs_of_the_same_tree_write_equal_traces(tmp_path: Path) -> None:
     assert compared() == (0, "equal: 2 traces")
     changed = tmp_path / "after" / "planned" / "seed-0.txt"
     changed.write_text(changed.read_text() + "\n9.9 one more")
-    code, told = compared()
-    assert code == 1 and told.startswith("planned/seed-0.txt:") and told.endswith("'9.9 one more'")
+    code, output = compared()
+    assert (
+        code == 1 and output.startswith("planned/seed-0.txt:") and output.endswith("'9.9 one more'")
+    )
 
 
 OUTPUT = """seed 3: 29 s, 28 appends acknowledged in 4.3 s; 59b1088a0f51f75f

@@ -100,10 +100,10 @@ class WarmCommands:
         note_process()
         priority = os.getpriority(os.PRIO_PROCESS, 0)
         request = json.dumps([arguments, environment, os.getcwd(), goes_on, tag, priority, module])
-        told, to_tell = _pipe()
-        with to_tell, self._turn:
-            socket.send_fds(self._socket, [request.encode()], [*streams, to_tell.fileno()])
-        return WarmProcess(arguments, told)
+        reader, writer = _pipe()
+        with writer, self._turn:
+            socket.send_fds(self._socket, [request.encode()], [*streams, writer.fileno()])
+        return WarmProcess(arguments, reader)
 
     def _close(self) -> None:
         self._socket.close()

@@ -163,19 +163,19 @@ def forked(
     work: Callable[[], int], streams: tuple[int, int, int], keep: tuple[int, ...] = ()
 ) -> int:
     """Fork a session of its own that does the work and ends; return its pid once it is that."""
-    ready, told = os.pipe()
+    ready, notify_fd = os.pipe()
     flush()
     pid = os.fork()
     if not pid:
-        become(work, streams, keep, told)
-    os.close(told)
+        become(work, streams, keep, notify_fd)
+    os.close(notify_fd)
     os.read(ready, 1)
     os.close(ready)
     return pid
 
 
 def become(
-    work: Callable[[], int], streams: tuple[int, int, int], keep: tuple[int, ...], told: int
+    work: Callable[[], int], streams: tuple[int, int, int], keep: tuple[int, ...], notify_fd: int
 ) -> NoReturn:
     """Leave all behind that a new process would not have, and do the work."""
     code = 1
@@ -186,7 +186,7 @@ def become(
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         asyncio._set_running_loop(None)
-        os.write(told, b"!")
+        os.write(notify_fd, b"!")
         take_streams(streams)
         close_all_but((*STANDARD, *keep))
         process._STARTED = time()

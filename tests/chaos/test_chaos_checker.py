@@ -57,14 +57,14 @@ class Story:
 
     def follow(self) -> None:
         tail = Tail("t", S)
-        place = gathered = 0
-        while place < len(self.final):
+        position = gathered = 0
+        while position < len(self.final):
             gathered = min(len(self.ends), gathered + self.draw.randint(1, 5))
             end = self.ends[gathered - 1]
             tail.pieces.append(
-                Piece(self.draw.choice((1, 2, 3)), place, self.final[place:end], end)
+                Piece(self.draw.choice((1, 2, 3)), position, self.final[position:end], end)
             )
-            place = end
+            position = end
         self.history.tails.append(tail)
 
     def acknowledged(self) -> list[Append]:
@@ -201,7 +201,7 @@ def tail_ends_early(story: Story) -> None:
     story.history.tails[0].pieces.pop()
 
 
-def tail_told_wrong(story: Story) -> None:
+def tail_wrong_bookmark(story: Story) -> None:
     piece = story.history.tails[0].pieces[3]
     story.history.tails[0].pieces[3] = Piece(
         piece.node, piece.begin, piece.records, piece.resume_at + 1
@@ -252,7 +252,7 @@ LIES: dict[Callable[[Story], None], str] = {
     tail_twice: "tail",
     tail_not_resumed: "resume",
     tail_ends_early: "unseen",
-    tail_told_wrong: "bookmark",
+    tail_wrong_bookmark: "bookmark",
     read_of_half: "half",
     tail_of_half: "half",
 }

@@ -34,8 +34,8 @@ def asked(
     request = Request(method, CLIENTS, segments, query, {}, b"", "http://x")
     answer = asyncio.run(ClientRoutes(clients).handle(request))
     assert answer.status == 200 and ("Cache-Control", "no-store") in answer.headers
-    told: dict[str, Any] = json.loads(answer.body)
-    return told
+    body: dict[str, Any] = json.loads(answer.body)
+    return body
 
 
 def test_a_client_is_listed_with_what_it_pushes() -> None:

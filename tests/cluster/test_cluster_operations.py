@@ -39,7 +39,7 @@ HEIR = NodeRecord(4, "h2:1", "http://h2", "a", replaces=2)
 def test_the_settings_of_a_node_that_is_added_again_name_it_once() -> None:
     now = nodes(HEIR)
 
-    async def told() -> dict[str, Any]:
+    async def added() -> dict[str, Any]:
         acts = ClusterOperations(
             cast(Any, None), cast(Any, None), cast(Any, None), cast(Any, None), "c"
         )
@@ -53,7 +53,7 @@ def test_the_settings_of_a_node_that_is_added_again_name_it_once() -> None:
         acts._see, acts._write = cast(Any, see), cast(Any, write)
         return await acts.add(NewNode(4, "h2:1", "http://h2"))
 
-    found = asyncio.run(told())
+    found = asyncio.run(added())
     assert found["node"]["id"] == 4 and [node["id"] for node in found["peers"]] == [1, 3, 2]
 
 
@@ -133,8 +133,8 @@ def test_a_lead_that_is_to_go_and_does_not_go_yet_is_no_refusal(
     answer: ProposalRefused | PolynyaError, why: str
 ) -> None:
     """Write the preferred leader first; the leadership follows on its own."""
-    told, written = handed_over(answer, first=1)
-    assert len(written) == 1 and told == {
+    result, written = handed_over(answer, first=1)
+    assert len(written) == 1 and result == {
         "epoch": 2,
         "group": 1,
         "first": 2,

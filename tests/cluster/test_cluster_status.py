@@ -45,7 +45,7 @@ def replica(
     return Replica(group, role, term, leader, commit, applied, applied)
 
 
-def told(*replicas: Replica) -> CoreStatus:
+def core_status(*replicas: Replica) -> CoreStatus:
     return CoreStatus("9.9", list(replicas))
 
 
@@ -56,7 +56,7 @@ def links_to(nodes: list[int], raft: SimpleNamespace) -> SimpleNamespace:
 
 def test_a_cluster_that_is_well_has_no_problems():
     said = {
-        (node, 0): told(
+        (node, 0): core_status(
             *(replica(group, "leader" if group + 1 == node else "follower") for group in range(3))
         )
         for node in (1, 2, 3)
@@ -93,9 +93,10 @@ def test_a_cluster_that_is_well_has_no_problems():
 def test_who_cannot_use_the_object_store_is_named_and_is_no_problem():
     why = "nothing could be written to it for 40 s: 403 Forbidden"
     said = {
-        (node, 0): told(replica(0, "leader" if node == 1 else "follower")) for node in (1, 2, 3)
+        (node, 0): core_status(replica(0, "leader" if node == 1 else "follower"))
+        for node in (1, 2, 3)
     }
-    said[2, 1] = msgspec.structs.replace(told(), store=why)
+    said[2, 1] = msgspec.structs.replace(core_status(), store=why)
     nodes, groups = described(a_map(0), 0, said)
     assert list(problems(a_map(0), nodes, groups)) == []
     assert list(store_notes(nodes)) == [f"node 2 and the object store: {why}"]
@@ -103,7 +104,8 @@ def test_who_cannot_use_the_object_store_is_named_and_is_no_problem():
 
 def test_whose_disk_is_nearly_full_is_named():
     said = {
-        (node, 0): told(replica(0, "leader" if node == 1 else "follower")) for node in (1, 2, 3)
+        (node, 0): core_status(replica(0, "leader" if node == 1 else "follower"))
+        for node in (1, 2, 3)
     }
     said[3, 0] = msgspec.structs.replace(said[3, 0], disk="9 MiB are free in /d: make room")
     nodes, _ = described(a_map(0), 0, said)
@@ -113,7 +115,7 @@ def test_whose_disk_is_nearly_full_is_named():
 def test_why_nodes_that_run_do_not_let_each_other_in_is_told():
     why = "its certificate is not accepted: certificate has expired"
     said = {
-        (node, core): told(replica(0, "leader" if node == 1 else "follower"))
+        (node, core): core_status(replica(0, "leader" if node == 1 else "follower"))
         for node in (1, 3)
         for core in (0, 1)
     }
@@ -127,7 +129,7 @@ def test_why_nodes_that_run_do_not_let_each_other_in_is_told():
         f"node 1 and node 2: {why}",
         f"node 3 and node 2: {why}",
     ]
-    said[2, 0] = told(replica(0, "follower"))
+    said[2, 0] = core_status(replica(0, "follower"))
     nodes, _ = described(a_map(0), 0, said)
     assert list(trust_notes(nodes, said)) == ["node 3: cluster.cert: expires on 2026-11-30"], (
         "it is there: that was an attempt"
@@ -136,7 +138,7 @@ def test_why_nodes_that_run_do_not_let_each_other_in_is_told():
 
 def test_an_id_that_is_used_twice_is_told_once():
     said = {
-        (node, core): told(replica(0, "leader" if node == 1 else "follower"))
+        (node, core): core_status(replica(0, "leader" if node == 1 else "follower"))
         for node in (1, 2, 3)
         for core in (0, 1)
     }
@@ -159,7 +161,7 @@ def test_a_node_that_is_replaced_waits_for_its_heir():
         now, nodes={**now.nodes, 4: NodeRecord(4, "h:9", "http://h:9", replaces=2)}
     )
     said = {
-        (node, 0): told(
+        (node, 0): core_status(
             *(replica(group, "leader" if node == 1 else "follower") for group in (0, 1))
         )
         for node in (1, 3)
@@ -179,7 +181,7 @@ def put(now: ClusterMap, number: int, state: int) -> ClusterMap:
 def test_a_node_that_leads_nothing_any_more_is_said_to_be_drained():
     now = put(a_map(1), 1, NodeState.DRAINING)
     said = {
-        (node, 0): told(
+        (node, 0): core_status(
             *(replica(group, "leader" if group + 1 == node else "follower") for group in range(2))
         )
         for node in (1, 2, 3)
@@ -194,20 +196,20 @@ def test_a_node_that_leads_nothing_any_more_is_said_to_be_drained():
 
     assert condition() == "draining"
     said[1, 0], said[3, 0] = (
-        told(replica(0, "follower"), replica(1, "follower")),
-        told(replica(0, "leader"), replica(1, "follower")),
+        core_status(replica(0, "follower"), replica(1, "follower")),
+        core_status(replica(0, "leader"), replica(1, "follower")),
     )
     assert condition() == "drained"
     del said[1, 0]
     assert condition() == "drained", "it may be away now"
-    said[3, 0] = told(replica(0, "follower"), replica(1, "follower"))
+    said[3, 0] = core_status(replica(0, "follower"), replica(1, "follower"))
     assert condition() == "draining", "it does not answer, and group 0 has no other leader"
 
 
 def test_a_node_that_holds_nothing_any_more_is_said_to_be_emptied():
     now = put(a_map(1), 1, NodeState.EMPTYING)
     said = {
-        (node, 0): told(
+        (node, 0): core_status(
             *(replica(group, "leader" if node == 2 else "follower") for group in range(2))
         )
         for node in (1, 2, 3)
@@ -224,11 +226,11 @@ def test_a_node_that_holds_nothing_any_more_is_said_to_be_emptied():
 
 def test_what_is_wrong_is_named():
     said = {
-        (1, 0): told(
+        (1, 0): core_status(
             replica(0, "leader", commit=LAG_ENTRIES + 11, applied=LAG_ENTRIES + 11),
             replica(1, "candidate"),
         ),
-        (3, 0): told(replica(0, "follower"), replica(1, "follower")),
+        (3, 0): core_status(replica(0, "follower"), replica(1, "follower")),
     }
     nodes, groups = described(a_map(1), 1, said)
     assert groups[0]["behind"] == {"1": 0, "3": LAG_ENTRIES + 1}
@@ -245,7 +247,7 @@ def test_what_a_read_replica_lacks_is_told_and_is_no_problem():
     far = NodeRecord(4, "h:4", "http://h:4", "far", reader=True)
     now = msgspec.structs.replace(now, nodes={**now.nodes, 4: far})
     said = {
-        (node, 0): told(
+        (node, 0): core_status(
             *(replica(group, "leader" if group + 1 == node else "follower") for group in range(2))
         )
         for node in (1, 2, 3)
@@ -260,10 +262,10 @@ def test_what_a_read_replica_lacks_is_told_and_is_no_problem():
     assert list(problems(now, nodes, groups)) == [] and list(reader_notes(now, nodes, 1)) == [
         "read replica 4 does not answer"
     ]
-    said[4, 0] = told(replica(0, "follower"))
+    said[4, 0] = core_status(replica(0, "follower"))
     nodes, groups = described(now, 1, said)
     assert list(reader_notes(now, nodes, 1)) == ["read replica 4 has 1 of 2 groups so far"]
-    said[4, 0] = told(replica(0, "follower"), replica(1, "follower", applied=0))
+    said[4, 0] = core_status(replica(0, "follower"), replica(1, "follower", applied=0))
     said[2, 0] = msgspec.structs.replace(said[2, 0], lags={4: (LAG_ENTRIES + 1, 12.3456)})
     said[3, 0] = msgspec.structs.replace(said[3, 0], lags={4: (3, 0.5)})
     nodes, groups = described(now, 1, said)
@@ -276,9 +278,9 @@ def test_what_a_read_replica_lacks_is_told_and_is_no_problem():
 
 def test_of_two_that_think_they_lead_the_later_term_counts():
     said = {
-        (1, 0): told(replica(0, "leader", term=4)),
-        (2, 0): told(replica(0, "leader", term=5)),
-        (3, 0): told(replica(0, "follower", term=5)),
+        (1, 0): core_status(replica(0, "leader", term=4)),
+        (2, 0): core_status(replica(0, "leader", term=5)),
+        (3, 0): core_status(replica(0, "follower", term=5)),
     }
     _, groups = described(a_map(0), 0, said)
     assert (groups[0]["leader"], groups[0]["term"]) == (2, 5)
@@ -286,7 +288,8 @@ def test_of_two_that_think_they_lead_the_later_term_counts():
 
 def test_many_groups_are_not_all_named():
     said = {
-        (node, 0): told(*(replica(group, "follower") for group in range(20))) for node in (1, 2, 3)
+        (node, 0): core_status(*(replica(group, "follower") for group in range(20)))
+        for node in (1, 2, 3)
     }
     nodes, groups = described(a_map(19), 19, said)
     assert list(problems(a_map(len(groups) - 1), nodes, groups)) == [
@@ -297,9 +300,9 @@ def test_many_groups_are_not_all_named():
 def test_a_node_that_is_there_is_asked_again_and_one_that_is_away_is_not():
     asked: list[int] = []
 
-    async def call(place: int, kind: int, body: bytes) -> bytes:
-        asked.append(place >> 8)
-        if place >> 8 == 3 or len(asked) < 4:
+    async def call(core_address: int, kind: int, body: bytes) -> bytes:
+        asked.append(core_address >> 8)
+        if core_address >> 8 == 3 or len(asked) < 4:
             raise (Unavailable, OutcomeUnknown)[len(asked) % 2]("the connection is on its way")
         return msgspec.msgpack.encode(CoreStatus("9.9", []))
 
@@ -310,13 +313,13 @@ def test_a_node_that_is_there_is_asked_again_and_one_that_is_away_is_not():
         others=[], node_links=links_to([2, 3], there), raft=there, call=call, on=lambda *what: None
     )
     start: Any = SimpleNamespace(identity=SimpleNamespace(node=1), core=0)
-    told = asyncio.run(ClusterView(start, transport, MemberReport(), None).gather())
-    assert sorted(told) == [(1, 0), (2, 0)] and asked.count(2) >= 2 and asked.count(3) == 2
+    statuses = asyncio.run(ClusterView(start, transport, MemberReport(), None).gather())
+    assert sorted(statuses) == [(1, 0), (2, 0)] and asked.count(2) >= 2 and asked.count(3) == 2
 
 
 def test_a_node_that_some_do_not_hear_is_a_problem_though_who_is_asked_hears_it():
     said = {
-        (node, 0): told(
+        (node, 0): core_status(
             *(
                 replica(group, "leader" if group == 0 and node == 1 else "follower")
                 for group in (0,)
@@ -350,17 +353,18 @@ def test_a_node_that_some_do_not_hear_is_a_problem_though_who_is_asked_hears_it(
 def test_a_clock_that_differs_from_the_others_is_noted(
     ahead: dict[int, float], said: list[str]
 ) -> None:
-    told = {
+    statuses = {
         (node, 0): CoreStatus("9.9", [], clock=1e9, ahead=seconds)
         for node, seconds in ahead.items()
     }
-    told[9, 0] = CoreStatus("0.1", [], ahead=0.0)  # of a release that does not say what time it is
-    assert [note.partition(";")[0] for note in clock_notes(told)] == said
+    # of a release that does not say what time it is
+    statuses[9, 0] = CoreStatus("0.1", [], ahead=0.0)
+    assert [note.partition(";")[0] for note in clock_notes(statuses)] == said
 
 
 def test_a_clock_is_compared_with_the_moments_around_the_answer() -> None:
 
-    async def call(place: int, kind: int, body: bytes) -> bytes:
+    async def call(core_address: int, kind: int, body: bytes) -> bytes:
         return msgspec.msgpack.encode(CoreStatus("9.9", [], clock=clock))
 
     def ahead() -> float:
@@ -401,7 +405,7 @@ def in_zones(*named: str, voters: tuple[int, ...]) -> ClusterMap:
 def test_two_replicas_in_one_zone_are_a_problem_only_where_another_node_could_have_one():
     now = in_zones("a", "a", "b", "c", voters=(1, 2, 3))
     said = {
-        (node, 0): told(
+        (node, 0): core_status(
             *(replica(group, "leader" if group + 1 == node else "follower") for group in (0, 1))
         )
         for node in (1, 2, 3, 4)
@@ -430,8 +434,10 @@ def test_what_a_node_without_its_data_waits_for_is_a_problem():
     def blank(group: int, *unheard: int) -> Replica:
         return msgspec.structs.replace(replica(group, "follower"), forgotten=list(unheard))
 
-    said = {(1, 0): told(replica(0, "leader"), replica(1, "follower"), replica(2, "follower"))}
-    said |= {(node, 0): told(blank(0), blank(1, 3), blank(2)) for node in (2,)}
+    said = {
+        (1, 0): core_status(replica(0, "leader"), replica(1, "follower"), replica(2, "follower"))
+    }
+    said |= {(node, 0): core_status(blank(0), blank(1, 3), blank(2)) for node in (2,)}
     nodes, groups = described(a_map(2), 2, said)
     found = [
         problem for problem in problems(a_map(2), nodes, groups) if problem.startswith("node 2")
@@ -468,7 +474,7 @@ def test_a_node_without_its_data_says_whom_it_cannot_find():
     ],
 )
 def test_an_answer_that_makes_no_sense_is_none(answer: bytes) -> None:
-    async def call(place: int, kind: int, body: bytes) -> bytes:
+    async def call(core_address: int, kind: int, body: bytes) -> bytes:
         return answer
 
     there = SimpleNamespace(is_up=lambda node: True, cores_of=lambda node: 1)
@@ -483,7 +489,7 @@ def test_an_answer_that_makes_no_sense_is_none(answer: bytes) -> None:
 
 @pytest.mark.parametrize("clock", [float("inf"), float("-inf"), float("nan")])
 def test_a_clock_that_is_none_is_not_compared(clock: float) -> None:
-    async def call(place: int, kind: int, body: bytes) -> bytes:
+    async def call(core_address: int, kind: int, body: bytes) -> bytes:
         return msgspec.msgpack.encode(CoreStatus("9.9", [], clock=clock))
 
     there = SimpleNamespace(is_up=lambda node: True, cores_of=lambda node: 1)
@@ -491,5 +497,5 @@ def test_a_clock_that_is_none_is_not_compared(clock: float) -> None:
         others=[], node_links=links_to([2], there), raft=there, call=call, on=lambda *what: None
     )
     start: Any = SimpleNamespace(identity=SimpleNamespace(node=1), core=0)
-    told = asyncio.run(ClusterView(start, transport, MemberReport(), None).gather())
-    assert told[2, 0].clock == 0.0 and not list(clock_notes(told))
+    statuses = asyncio.run(ClusterView(start, transport, MemberReport(), None).gather())
+    assert statuses[2, 0].clock == 0.0 and not list(clock_notes(statuses))

@@ -77,7 +77,7 @@ class World:
     async def gather(self) -> ByCore:
         self.gathered += 1
         self._fail()
-        told: ByCore = {(number, 0): CoreStatus("9", [], 1) for number in self.toy.up}
+        statuses: ByCore = {(number, 0): CoreStatus("9", [], 1) for number in self.toy.up}
         for group, seen in self.toy.observe().groups.items():
             one = Replica(
                 group,
@@ -91,8 +91,8 @@ class World:
                 seen.settled,
                 sorted(seen.caught_up),
             )
-            told[seen.leader, 0].replicas.append(one)
-        return told
+            statuses[seen.leader, 0].replicas.append(one)
+        return statuses
 
     async def call(self, group: int, command: Command) -> Reply:
         assert group == META_GROUP
@@ -157,10 +157,10 @@ def test_a_node_that_is_to_stay_after_all_is_not_removed_by_a_plan_of_before():
 
     async def gather() -> ByCore:
         """Look only as fast as a slow node answers; operators continue meanwhile."""
-        told = await look()
+        statuses = await look()
         world.toy.apply(NodeSet(4, NodeState.ACTIVE))
         world.maps.take(world.toy.machine.meta.map)
-        return told
+        return statuses
 
     world.gather = gather
     asyncio.run(world.controller._round())

@@ -112,7 +112,7 @@ def test_a_stranger_that_knows_no_more_is_refused(
 
 
 def test_a_map_that_did_not_arrive_is_told_again(tmp_path: Path) -> None:
-    told: list[bytes] = []
+    sent: list[bytes] = []
 
     class Broken:
         others: tuple[int, ...] = ()
@@ -122,8 +122,8 @@ def test_a_map_that_did_not_arrive_is_told_again(tmp_path: Path) -> None:
 
         def call_nowait(self, core: int, kind: int, body: bytes, done: Any) -> None:
             assert core == address(3, 0)
-            told.append(body)
-            done(OSError("lost") if len(told) == 1 else b"")
+            sent.append(body)
+            done(OSError("lost") if len(sent) == 1 else b"")
 
         async def call(self, core: int, kind: int, body: bytes) -> bytes:
             return b""
@@ -137,10 +137,10 @@ def test_a_map_that_did_not_arrive_is_told_again(tmp_path: Path) -> None:
         maps.take(map_of(9, {3: 1, 5: 2}))
         about = Hello(4, 4, "c", 1, 4, 3, 0, 1, "life", epoch=9)
         transport.node_links.on_met(about)
-        assert told == [], "it knows as much"
+        assert sent == [], "it knows as much"
         transport.node_links.on_met(Hello(4, 4, "c", 1, 4, 3, 0, 1, "life", epoch=7))
         for _ in range(3):
             await maps.ask_another()
-        assert len(told) == 2
+        assert len(sent) == 2
 
     asyncio.run(story())

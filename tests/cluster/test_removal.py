@@ -35,7 +35,7 @@ class World:
         self.removal = Removal(
             start,
             self.maps,
-            stop=lambda *told: self.ends.append(told),
+            stop=lambda *arguments: self.ends.append(arguments),
             end=lambda code: self.ends.append((code,)),
         )
 

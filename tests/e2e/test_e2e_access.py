@@ -355,13 +355,13 @@ def test_the_machine_s_own_worker_needs_neither_token_nor_trust_and_others_are_t
     guarded: Guarded,
 ) -> None:
     near = http.client.HTTPConnection(*address(guarded.world.admin), timeout=60)
-    told = json.loads(ask_on(near, "GET", "/v1/node").body)
-    assert (told["ports"]["admin"], told["admin_tls"]) == (address(guarded.world.admin)[1], False)
+    body = json.loads(ask_on(near, "GET", "/v1/node").body)
+    assert (body["ports"]["admin"], body["admin_tls"]) == (address(guarded.world.admin)[1], False)
     assert ask_on(near, "GET", "/v1/tables").status == 200
     assert ask_on(near, "GET", "/v1/tables", Host="evil.example").status == 421
     near.close()
     far = json.loads(guarded.ask("GET", "/v1/node", token=guarded.root).body)
-    assert far["admin_tls"] and far["ports"]["admin"] != told["ports"]["admin"]
+    assert far["admin_tls"] and far["ports"]["admin"] != body["ports"]["admin"]
     connection = http.client.HTTPSConnection(
         "127.0.0.1", far["ports"]["admin"], context=ssl.create_default_context(cafile=guarded.ca)
     )
@@ -638,8 +638,8 @@ def test_bodies_of_strangers_are_not_read(guarded: Guarded) -> None:
 def test_beyond_loopback_nothing_is_served_without_both(
     world: World, variables: dict[str, str], said: str
 ) -> None:
-    code, told = world.refused("--listen", "0.0.0.0:0", **variables)
-    assert code == 2 and said in told, told
+    code, output = world.refused("--listen", "0.0.0.0:0", **variables)
+    assert code == 2 and said in output, output
     assert not (world.data / "node.json").exists()
 
 

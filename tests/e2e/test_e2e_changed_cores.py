@@ -41,8 +41,8 @@ def with_cores(cluster: DevCluster, number: int, cores: int) -> None:
 
 def cores_of(cluster: DevCluster, number: int) -> int:
     """Return the number of cores of a healthy node."""
-    told = cluster.wait_until_well(number)
-    cores: int = next(node["cores"] for node in told["nodes"] if node["id"] == number)
+    view = cluster.wait_until_well(number)
+    cores: int = next(node["cores"] for node in view["nodes"] if node["id"] == number)
     return cores
 
 

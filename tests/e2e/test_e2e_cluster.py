@@ -188,14 +188,14 @@ def test_a_node_that_is_alone_answers_what_it_has_when_that_is_enough(tmp_path: 
                     lambda stream=stream: seconds_of(f"{stream}?consistency=local") < 0.5,
                     what="an answer that asks nobody",
                 )  # type: ignore[misc]
-            told = [
+            results = [
                 polynya(*verb, "--consistency", "local", server=one)
                 for verb in (("read", names[0]), ("info", names[0]), ("ls",))
             ]
             assert (
-                not any(ran.code for ran in told)
-                and '"first"' in told[0].out
-                and names[0] in told[2].out
+                not any(ran.code for ran in results)
+                and '"first"' in results[0].out
+                and names[0] in results[2].out
             )
             for name in names:
                 wait_until(

@@ -43,8 +43,8 @@ def test_a_token_made_and_revoked_at_one_node_holds_at_all(tmp_path: Path) -> No
         cluster.kill(3)
         wait_until(
             lambda: (
-                "node 3 does not answer" in (told := health(cluster, POLYNYA_TOKEN=root))
-                and "no leader" not in told
+                "node 3 does not answer" in (output := health(cluster, POLYNYA_TOKEN=root))
+                and "no leader" not in output
             ),
             what="node 3 to be missed",
         )

@@ -86,12 +86,12 @@ class Clicks:
         )
 
     def produce(self, begin: int, end: int) -> None:
-        def told(fault: Any, message: Any) -> None:
+        def delivered(fault: Any, message: Any) -> None:
             self._faults += [fault] if fault else []
             self.offsets.append(message.offset())
 
         for number in range(begin, end):
-            self._producer.produce("clicks", b"%d" % number, partition=0, on_delivery=told)
+            self._producer.produce("clicks", b"%d" % number, partition=0, on_delivery=delivered)
         assert (self._producer.flush(60), self._faults) == (0, [])
 
     def read(self, count: int) -> list[int]:

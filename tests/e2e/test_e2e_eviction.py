@@ -64,15 +64,15 @@ def test_idle_streams_leave_the_memory_and_nobody_sees_it(world: World, tmp_path
     assert world.records(NAMES[1]) == [0, 1]
     wait_evicted(world)
 
-    place = tmp_path / "backup"
-    assert polynya("backup", str(place), server=world.url).code == 0
-    assert polynya("verify", str(place)).code == 0
+    folder = tmp_path / "backup"
+    assert polynya("backup", str(folder), server=world.url).code == 0
+    assert polynya("verify", str(folder)).code == 0
     assert polynya("store", "verify", server=world.url).code == 0
     assert world.ask("DELETE", f"/v1/stream/{NAMES[0]}").status == 204
     assert world.ask("HEAD", f"/v1/stream/{NAMES[0]}").status == 404
     assert world.stop() == 0
 
-    ran = polynya("restore", str(place), "--data", str(tmp_path / "new"), "--cores", "1")
+    ran = polynya("restore", str(folder), "--data", str(tmp_path / "new"), "--cores", "1")
     assert ran.code == 0, ran
     restored = World(tmp_path / "new")
     try:

@@ -131,9 +131,9 @@ def test_a_damaged_pack_is_told_by_reads_readiness_and_metrics(world: World) -> 
         answer = client.ask("GET", "/v1/stream/hurt")
         assert answer.status == 503 and b"DATA_DAMAGED" in answer.body
         assert client.ask("GET", "/v1/stream/sound").body == b"b" * 5000
-        told = got(f"{world.url}/readyz")
-        assert "packs: damaged objects in the object store" in told
-        assert any(path.name in told for path in whole) and told.endswith("ready\n")
+        readiness = got(f"{world.url}/readyz")
+        assert "packs: damaged objects in the object store" in readiness
+        assert any(path.name in readiness for path in whole) and readiness.endswith("ready\n")
         metrics = got(f"{node.admin}/metrics")
         assert "polynya_damaged_places 1\n" in metrics
         assert 'polynya_check_failing{check="packs"} 1' in metrics

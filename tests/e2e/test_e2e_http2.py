@@ -98,8 +98,8 @@ def test_a_short_token_from_the_command_line_and_from_python(site: Site) -> None
             page.stream("runs/bb").create()
         with pytest.raises(AccessDenied):
             page.mint_token(stream="runs/b")
-    for place in (("--stream", "runs/b"), ("--prefix", "runs/")):
-        ran = polynya(*("token", "mint", *place, "--json"), server=site.node.url, **env)
+    for scope in (("--stream", "runs/b"), ("--prefix", "runs/")):
+        ran = polynya(*("token", "mint", *scope, "--json"), server=site.node.url, **env)
         assert ran.code == 0, ran
         with site.web(json.loads(ran.out)["token"]) as web:
             assert web.get("/v1/stream/runs/b?offset=-1").json() == [1]

@@ -69,8 +69,8 @@ def test_metadata_names_all_brokers_once_a_new_cluster_is_ready(tmp_path: Path) 
             wait_until(lambda: all(map(is_ready, urls)), what="all to be ready", seconds=60)
             for url in urls:
                 address = f"127.0.0.1:{int(url.rpartition(':')[2]) + 3}"
-                told = AdminClient({"bootstrap.servers": address}).list_topics(timeout=60)
-                assert sorted(each // 256 for each in told.brokers) == [1, 2, 3]
+                metadata = AdminClient({"bootstrap.servers": address}).list_topics(timeout=60)
+                assert sorted(each // 256 for each in metadata.brokers) == [1, 2, 3]
         finally:
             cluster.close()
 
@@ -93,9 +93,9 @@ def test_a_default_producer_sees_no_error_when_a_node_dies(tmp_path: Path) -> No
         admin.create_topics([NewTopic("orders", PARTITIONS)])["orders"].result(60)
 
         def all_are_brokers() -> bool:
-            told = admin.list_topics(timeout=60)
-            found = sorted(f"{each.host}:{each.port}" for each in told.brokers.values())
-            leaders = {each.leader for each in told.topics["orders"].partitions.values()}
+            metadata = admin.list_topics(timeout=60)
+            found = sorted(f"{each.host}:{each.port}" for each in metadata.brokers.values())
+            leaders = {each.leader for each in metadata.topics["orders"].partitions.values()}
             return found == sorted(addresses(cluster)) and len(leaders) > 1
 
         wait_until(all_are_brokers, what="all nodes to be brokers that lead some partitions")

@@ -102,15 +102,15 @@ def check_without(world: World) -> None:
     assert world.ask("PUT", "/v1/stream/t", **JSON).status == 201
     assert world.ask("GET", "/v1/stream/s?offset=-1").status == 503, "this is in the store"
     assert world.flush().status == 503
-    told = polynya(
+    result = polynya(
         "doctor", "--json", "--data", str(world.data), "--listen", "127.0.0.1:0", server=world.url
     )
-    said = [json.loads(line) for line in told.out.splitlines()]
+    said = [json.loads(line) for line in result.out.splitlines()]
     assert any(
         each["status"] == "WARN" and "object store" in each["said"]
         for each in said
         if each["name"] == "health"
-    ), told.out
+    ), result.out
     assert "the object store does not respond yet" in world.log
 
 
@@ -129,9 +129,9 @@ def check_recovered(world: World) -> None:
     )
     assert world.records("s") == ["old", "new", "more"]
     assert world.flush().status == 200
-    told = json.loads(world.ask("GET", "/health").body)
+    health = json.loads(world.ask("GET", "/health").body)
     # tests beside this one may keep the disk busy
-    assert not told["failed"] and {each["check"] for each in told["warnings"]} <= {"disk"}
+    assert not health["failed"] and {each["check"] for each in health["warnings"]} <= {"disk"}
     assert metric(world, "polynya_object_store_waiting") == 0
     assert "the object store responds" in world.log
 

@@ -44,8 +44,8 @@ def test_nothing_is_appended_until_the_last_node_is_upgraded(tmp_path: Path) -> 
         lines = [json.dumps({"stream": name, "records": [name]}) for name in names]
         body = "\n".join(lines).encode()
         for url in cluster.urls:
-            status, told = ask_once("POST", f"{url}/v1/append-all", body)
-            assert (status, json.loads(told)["error"]["code"]) == (503, "UPGRADE_PENDING"), url
+            status, answer = ask_once("POST", f"{url}/v1/append-all", body)
+            assert (status, json.loads(answer)["error"]["code"]) == (503, "UPGRADE_PENDING"), url
         assert [records(cluster.urls[1], name) for name in names] == [[], [], []]
 
         start_again(cluster, 3, RELEASE_LEVEL=str(LEVEL))

@@ -141,5 +141,5 @@ def test_transactions_begin_with_the_last_node_and_the_way_back_is_open_until_th
         assert committed_numbers.committed(bootstrap, TOPIC, PARTITIONS, SECONDS) == expected
         url = cluster.urls[0]
         assert [records(url, f"kafka/{TOPIC}/{part}") for part in range(PARTITIONS)] == expected
-        status, told = ask_once("GET", f"{url}/v1/transactions/{ID}")
-        assert (status, b'"partitions"' in told) == (200, True), told
+        status, body = ask_once("GET", f"{url}/v1/transactions/{ID}")
+        assert (status, b'"partitions"' in body) == (200, True), body

@@ -31,9 +31,9 @@ class Kept:
         self._client = client
 
     def of(self, name: str) -> dict[str, Any]:
-        told = self._client.ask("HEAD", path(name))
-        assert told.status == 200, (name, told)
-        body, offset, headers = b"", "-1", told.headers
+        head = self._client.ask("HEAD", path(name))
+        assert head.status == 200, (name, head)
+        body, offset, headers = b"", "-1", head.headers
         while True:
             page = self._client.ask("GET", f"{path(name)}?offset={offset}")
             body, offset = body + page.body, page.headers["stream-next-offset"]
@@ -112,8 +112,8 @@ def test_deleted_streams_come_back_under_their_names_or_others_and_once(
         ran = recovered(world, location, "lost/json")
         assert (ran.code, "the stream lost/json already exists" in ran.err) == (1, True), ran
         ran = recovered(world, location, "--prefix", "lost/", "--as", "found/", "--json")
-        told = json.loads(ran.out)
-        assert (ran.code, len(told["streams"]), told["failed"]) == (0, len(LOST), []), ran
+        report = json.loads(ran.out)
+        assert (ran.code, len(report["streams"]), report["failed"]) == (0, len(LOST), []), ran
         for name in LOST:
             assert kept.of(name.replace("lost", "found")) == before[name], name
         for name in reversed(LOST):

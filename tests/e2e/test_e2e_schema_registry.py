@@ -149,11 +149,11 @@ def check(url: str, written: Registrars) -> dict[int, str]:
     for (type_, text), ids in written.ids.items():
         assert len(ids) == 1, f"one schema, two ids: {ids} {text}"
         (id_,) = ids
-        told = asked(url, "GET", f"/schemas/ids/{id_}")
-        assert told.get("schemaType", "AVRO") == type_
-        texts[id_] = told["schema"]
+        answer = asked(url, "GET", f"/schemas/ids/{id_}")
+        assert answer.get("schemaType", "AVRO") == type_
+        texts[id_] = answer["schema"]
         if type_ != "PROTOBUF":  # kept as text; Protobuf is spelled by the registry
-            assert json.loads(told["schema"]) == json.loads(text)
+            assert json.loads(answer["schema"]) == json.loads(text)
     assert sorted(texts) == [*range(1, len(written.ids) + 1)], "one id each, and none in vain"
     assert sorted(asked(url, "GET", "/subjects")) == sorted(written.subjects)
     for subject, sent in written.subjects.items():

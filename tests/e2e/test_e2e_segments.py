@@ -77,8 +77,8 @@ def test_segments_roll_over_and_are_seen(node: RunningNode) -> None:
         assert response.headers["Stream-Segment-Writer"] == "1"
     shown = polynya("info", "hot/a", server=node.url).out
     assert "profile          leased" in shown and "segment 3        sealed, node 1" in shown
-    told = json.loads(polynya("info", "hot/a", "--json", server=node.url).out)
-    assert [each["epoch"] for each in told["segments"]] == [1, 2, 3, 4]
+    info = json.loads(polynya("info", "hot/a", "--json", server=node.url).out)
+    assert [each["epoch"] for each in info["segments"]] == [1, 2, 3, 4]
     with urlopen(f"{node.url}/v1/stream/hot/a?offset=-1") as response:
         assert json.load(response) == list(range(10))
 
@@ -97,8 +97,8 @@ def test_a_segment_is_closed_on_request(node: RunningNode) -> None:
     append(node, "hot/r", 2)
     again = roll("hot/r", "?epoch=1")
     assert (again["rolled"], again["epoch"]) == (False, 2)
-    told = polynya("rollover", "hot/r", server=node.url)
-    assert "closed a segment; segment 3 is open, its writer is node 1" in told.err
+    result = polynya("rollover", "hot/r", server=node.url)
+    assert "closed a segment; segment 3 is open, its writer is node 1" in result.err
     assert (
         json.loads(polynya("rollover", "hot/r", "--json", server=node.url).out)["rolled"] is False
     )

@@ -84,14 +84,14 @@ class Play:
             if "/snapshot/" not in begun.headers.get("location", ""):
                 await self.rest(5)  # there is none yet
                 continue
-            place = begun.headers["location"]
-            offset = place.rpartition("/")[2]
+            location = begun.headers["location"]
+            offset = location.rpartition("/")[2]
             pause = chance.uniform(0.4, 0.7) * GRACE / (BODY_BYTES // PART_BYTES + 1)
             found = b""
             for begin in range(0, BODY_BYTES, PART_BYTES):
                 await self.rest(pause)
                 span = f"bytes={begin}-{begin + PART_BYTES - 1}"
-                piece = await self.web.get(place, headers={"range": span})
+                piece = await self.web.get(location, headers={"range": span})
                 assert piece.status_code == 206, (piece.status_code, piece.text[:300])
                 found += piece.content
             assert found == self.bodies[name, offset]
@@ -102,12 +102,12 @@ class Play:
             assert values == [*range(int(found[:DIGITS]), int(found[:DIGITS]) + len(values))]
             self.read += 1
             if chance.random() < 0.3:
-                await self.come_late(name, place)
+                await self.come_late(name, location)
 
-    async def come_late(self, name: str, place: str) -> None:
+    async def come_late(self, name: str, location: str) -> None:
         """Read a snapshot long after; one that is gone names another that can be read."""
         await self.rest(GRACE)
-        body = await self.web.get(place)
+        body = await self.web.get(location)
         if body.status_code == 410:
             self.late += 1
             newer = body.headers["stream-snapshot-offset"]

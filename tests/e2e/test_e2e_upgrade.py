@@ -20,8 +20,8 @@ NEXT = str(LEVEL + 1)
 
 
 def shown(cluster: DevCluster, by: int = 1) -> tuple[int, list[Any]]:
-    told = cluster.view(by)
-    return told["level"], [node["level"] for node in told["nodes"]]
+    view = cluster.view(by)
+    return view["level"], [node["level"] for node in view["nodes"]]
 
 
 def status(cluster: DevCluster) -> str:
@@ -47,11 +47,11 @@ def test_three_nodes_are_upgraded_one_by_one(tmp_path: Path) -> None:
         for number in (3, 2, 1):
             assert ask("POST", streams[number % 3], b"%d" % number)[0] == 204
             if number == 1:
-                told = wait_until(
+                levels = wait_until(
                     lambda: (now := shown(cluster))[1] == [LEVEL, LEVEL + 1, LEVEL + 1] and now,
                     what="node 1 to know what the others are",
                 )
-                assert told[0] == LEVEL, "one node does not know it yet"
+                assert levels[0] == LEVEL, "one node does not know it yet"
             upgrade(cluster, number)
             if number == 3:
                 wait_until(

@@ -81,9 +81,9 @@ class Zones:
         """Return the bytes between zones by their kind."""
         found = {"payload": 0, "catalog": 0}
         _, body = self.ask("GET", f"{self.nodes[0].url}/v1/cost")
-        told = json.loads(body)
-        assert not told["missing"] and told["shape"]["zones"] == 3
-        for node in told["nodes"]:
+        cost = json.loads(body)
+        assert not cost["missing"] and cost["shape"]["zones"] == 3
+        for node in cost["nodes"]:
             for each in node["usage"]["zones"]:
                 if each["from"] != each["to"] and each["from"] and each["to"]:
                     found[each["kind"]] += each["bytes"]
@@ -152,7 +152,7 @@ def test_payload_of_replicated_streams_crosses_zones_and_of_diskless_ones_does_n
     assert diskless["catalog"] > learned["catalog"]
 
 
-def owner_told(zones: Zones, url: str, zone: str) -> str | None:
+def stream_owner(zones: Zones, url: str, zone: str) -> str | None:
     found: str | None = zones.ask("HEAD", url, stream_zone=zone)[0]["Stream-Owner"]
     return found
 
@@ -163,7 +163,7 @@ def test_http_clients_are_told_the_owner_in_their_zone(zones: Zones) -> None:
     for asked, node in enumerate(zones.nodes):
         for zone, owner in zip(ZONES, zones.nodes, strict=True):
             expected = None if asked == ZONES.index(zone) else owner.url
-            look = partial(owner_told, zones, node.url + path, zone)
+            look = partial(stream_owner, zones, node.url + path, zone)
             wait_until(
                 lambda look=look, expected=expected: look() == expected,  # type: ignore[misc]
                 what=f"node {asked + 1} to know the owner in zone {zone}",

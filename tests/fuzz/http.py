@@ -136,10 +136,10 @@ def judge(status: int, headers: dict[str, str], content: bytes, allowed: frozens
     code = ""
     if content:
         try:
-            told = json.loads(content)
-            if status == 503 and "failed" in told:  # of /health and /readyz
+            document = json.loads(content)
+            if status == 503 and "failed" in document:  # of /health and /readyz
                 return
-            code = told["error"]["code"]
+            code = document["error"]["code"]
         except (ValueError, KeyError, TypeError):
             raise Wrong(f"{status} with a body that is no error: {content[:300]!r}") from None
         if ERRORS[code].status != status if code in ERRORS else status >= 500:

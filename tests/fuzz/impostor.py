@@ -104,7 +104,7 @@ class Impostor:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[int] = loop.create_future()
 
-        def told(type_: int, *_: Any) -> None:
+        def received(type_: int, *_: Any) -> None:
             if not answer.done():
                 answer.set_result(type_)
 
@@ -113,7 +113,7 @@ class Impostor:
             if not answer.done():
                 answer.set_exception(ConnectionResetError("it was refused"))
 
-        link = FrameLink(lambda: self._lines.add(link), told, lost, checked=self.tls is None)
+        link = FrameLink(lambda: self._lines.add(link), received, lost, checked=self.tls is None)
         async with asyncio.timeout(CONNECT_SECONDS):
             raw = socket.socket()
             raw.setblocking(False)

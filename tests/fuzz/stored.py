@@ -222,11 +222,11 @@ def _compare(
                 if answer.headers["Stream-Up-To-Date"]:
                     break
     except HTTPError as error:
-        told = json.loads(error.read())["error"]
+        body = json.loads(error.read())["error"]
         # a missing object is told by its name
         code = (
-            told["code"]
-            if "is missing from the object store" not in told["message"]
+            body["code"]
+            if "is missing from the object store" not in body["message"]
             else "DATA_DAMAGED"
         )
         if code == "DATA_DAMAGED":

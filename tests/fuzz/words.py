@@ -199,13 +199,13 @@ def fuzz_words(seed: int, folder: Path, *, rounds: int = 0, seconds: float = 0.0
         doing = ""
         try:
             while line := lines.get(timeout=HANGS_SECONDS):
-                what, told = json.loads(line)
+                what, content = json.loads(line)
                 if what == "does":
-                    doing = told
+                    doing = content
                 elif what == "wrong":
-                    outcome.wrong.append(f"seed {seed}: {told}")
+                    outcome.wrong.append(f"seed {seed}: {content}")
                 else:
-                    outcome.counts += Counter(told)
+                    outcome.counts += Counter(content)
         except queue.Empty:
             outcome.wrong.append(f"seed {seed}: it hangs: {doing}")
             worker.kill()
@@ -343,8 +343,8 @@ def _toml(chance: random.Random) -> bytes:
     return damaged(chance, made) if chance.random() < 0.2 else made
 
 
-def _say(what: str, told: object) -> None:
-    sys.__stdout__.write(json.dumps([what, told]) + "\n")  # type: ignore[union-attr]
+def _say(what: str, content: object) -> None:
+    sys.__stdout__.write(json.dumps([what, content]) + "\n")  # type: ignore[union-attr]
     sys.__stdout__.flush()  # type: ignore[union-attr]
 
 
@@ -374,14 +374,14 @@ def _work(seed: int, rounds: int, seconds: float) -> None:
             else value.encode("utf-8", "replace").decode().replace("\0", "")
             for name, value in variables.items()
         }
-        told = f"round {done}: {given} with {variables}"
-        _say("does", told)
-        _judge(told, given, variables, chance, counts)
+        description = f"round {done}: {given} with {variables}"
+        _say("does", description)
+        _judge(description, given, variables, chance, counts)
     _say("counts", dict(counts))
 
 
 def _judge(
-    told: str,
+    description: str,
     given: list[str],
     variables: dict[str, str | None],
     chance: random.Random,
@@ -394,13 +394,13 @@ def _judge(
         result.exception, SystemExit | KeyboardInterrupt
     ):
         trace = "".join(traceback.format_exception(result.exception))
-        _say("wrong", f"{told}: {trace[-2500:]}")
+        _say("wrong", f"{description}: {trace[-2500:]}")
     elif result.exit_code not in CODES:
-        _say("wrong", f"{told}: it ended with {result.exit_code}: {result.output[-500:]}")
+        _say("wrong", f"{description}: it ended with {result.exit_code}: {result.output[-500:]}")
     elif "Traceback" in result.output:
-        _say("wrong", f"{told}: {result.output[-1500:]}")
+        _say("wrong", f"{description}: {result.output[-1500:]}")
     elif result.exit_code == 2 and not result.output.strip():
-        _say("wrong", f"{told}: it ended with 2, and without a word")
+        _say("wrong", f"{description}: it ended with 2, and without a word")
 
 
 if __name__ == "__main__":

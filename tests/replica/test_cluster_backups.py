@@ -16,19 +16,19 @@ FEW_SEEDS = (8, 37)  # the last failed once: a backup was deleted while another 
 
 @pytest.mark.parametrize("seeds", [FEW_SEEDS, *long([(SEEDS,)])], ids=["few", "all"])
 def test_backups_amid_faults_are_whole_and_restored(seeds: tuple[int, ...]) -> None:
-    told, sizes = Counter[str](), set[int]()
+    counts, sizes = Counter[str](), set[int]()
     for seed in seeds:
         episode = SwarmEpisode(seed)
         assert episode.operators.strikes
         episode.play()
-        told += episode.operators.told
+        counts += episode.operators.counts
         sizes |= {
             len(Restored(episode, taken, episode.operators.calm()).world.nodes)
             for taken in episode.operators.taken.values()
         }
-    assert told["taken"] > 2 * len(seeds) and told["kept objects"] and told["pruned"]
-    assert told["TimeoutError"], "some were interrupted"
-    assert told["StoreUnavailable"] or seeds == FEW_SEEDS, "for some the position was away"
+    assert counts["taken"] > 2 * len(seeds) and counts["kept objects"] and counts["pruned"]
+    assert counts["TimeoutError"], "some were interrupted"
+    assert counts["StoreUnavailable"] or seeds == FEW_SEEDS, "for some the position was away"
     assert len(sizes) > 2
 
 

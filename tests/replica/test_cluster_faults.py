@@ -26,7 +26,7 @@ story = stories(led, World.wait_equal)
 Story = Callable[[World, Node], Awaitable[None]]
 
 
-def told(tell: Story) -> None:
+def run_story(tell: Story) -> None:
     stories(led, World.wait_equal)(tell)()
 
 
@@ -69,7 +69,7 @@ async def asked_while_it_stands_still(world: World, leader: Node) -> None:
 
 
 def test_what_was_asked_of_a_node_that_stands_still_is_answered_by_what_is_true_then() -> None:
-    told(asked_while_it_stands_still)
+    run_story(asked_while_it_stands_still)
 
 
 @story
@@ -142,7 +142,7 @@ async def deaths(world: World, leader: Node) -> None:
 
 
 def test_a_node_comes_back_wherever_it_dies() -> None:
-    told(deaths)
+    run_story(deaths)
 
 
 @story
@@ -175,7 +175,7 @@ def test_others_lead_when_a_leader_is_cut_off(how: str) -> None:
             world.cut = {(to, sender) for sender, to in world.cut}
         await serves_elsewhere(world, leader)
 
-    told(cut_off)
+    run_story(cut_off)
 
 
 async def serves_elsewhere(world: World, old: Node) -> None:

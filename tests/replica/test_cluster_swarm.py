@@ -95,11 +95,11 @@ def test_the_events_of_a_seed_are_written(tmp_path: Path) -> None:
         f"--trace={tmp_path / 'traces'}",
     ]
     path = {"PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent / "src")))}
-    told = subprocess.run(
+    output = subprocess.run(
         command, capture_output=True, text=True, check=True, env=os.environ | path, timeout=120
     ).stdout
     written = (tmp_path / "traces" / "seed-3.txt").read_bytes()
-    assert told.strip().endswith(hashlib.sha256(written).hexdigest()[:16])
+    assert output.strip().endswith(hashlib.sha256(written).hexdigest()[:16])
     assert b"test/a" in written
 
 

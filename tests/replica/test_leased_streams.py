@@ -156,9 +156,9 @@ async def test_a_segment_is_closed_on_request_by_any_node_once(world: World, lea
     await world.wait(lambda: segments_at(leader).segments[-1].records > 3)
     epoch = segments_at(leader).segments[-1].epoch
     rolls = [other.process.drive(other.engine.segments.roll(A, epoch)) for _ in range(3)]
-    told = await asyncio.gather(*rolls)
-    assert any(each is not None and each.rolled for each in told)
-    assert all(each is not None and each.segments.segments[-1].epoch > epoch for each in told)
+    results = await asyncio.gather(*rolls)
+    assert any(each is not None and each.rolled for each in results)
+    assert all(each is not None and each.segments.segments[-1].epoch > epoch for each in results)
     sent = [payload for each in await writing for payload in each]
     await world.wait_equal()
     found = segments_at(leader).segments
@@ -302,9 +302,9 @@ def test_leased_streams_in_the_worlds_of_the_swarm(seed: int) -> None:
     try:
         episode = LeasedSwarm(seed)
         episode.play()
-        told = sum(
+        acknowledged = sum(
             len(each.acknowledged) + len(each.produced) for each in episode.histories.values()
         )
-        assert sum(episode.epochs()) > 10 or told < 100, "segments roll over"
+        assert sum(episode.epochs()) > 10 or acknowledged < 100, "segments roll over"
     except Exception as fault:
         raise AssertionError(f"again: make sim ARGS=--leased SEED={seed}") from fault

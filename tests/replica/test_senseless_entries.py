@@ -123,7 +123,7 @@ def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_store
     _: str, command: Command
 ) -> None:
     @story
-    async def told(world: World, leader: Node) -> None:
+    async def nonsense_logged(world: World, leader: Node) -> None:
         group = world.group_of(A)
         await leader.append(A, b"1;")
         answers: list[object] = []
@@ -151,7 +151,7 @@ def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_store
             assert not node.faults and await node.read(A) == b"1;2;"
             assert node.core.core_replicas.groups[group].machine.counters.level <= LEVEL
 
-    told()
+    nonsense_logged()
 
 
 @story

@@ -157,8 +157,8 @@ LIVES: dict[str, tuple[bool, list[tuple[Any, Any]]]] = {
 def test_the_life_of_a_stream(name: str) -> None:
     can_be, steps = LIVES[name]
     operations = [
-        Operation(at, at + 0.5 if told is not None else FOREVER, Exchange(asked, told))
-        for at, (asked, told) in enumerate(steps)
+        Operation(at, at + 0.5 if answer is not None else FOREVER, Exchange(asked, answer))
+        for at, (asked, answer) in enumerate(steps)
     ]
     assert Search(operations, None, Model({}).step).run() is can_be
 
@@ -172,8 +172,8 @@ def test_a_place_that_was_seen_says_what_was_appended_there() -> None:
         (Appended(b"c"), ok(2)),
     ]
     operations = [
-        Operation(at, at + 0.5 if told is not None else FOREVER, Exchange(asked, told))
-        for at, (asked, told) in enumerate(steps)
+        Operation(at, at + 0.5 if answer is not None else FOREVER, Exchange(asked, answer))
+        for at, (asked, answer) in enumerate(steps)
     ]
     for known, can_be in (({(7, 0): b"b"}, True), ({(7, 0): b"x"}, False), ({(7, 1): b"b"}, False)):
         assert Search(operations, None, Model(known).step).run() is can_be
@@ -193,8 +193,8 @@ def test_a_producer_that_was_not_answered_puts_the_same_into_the_next_life() -> 
         (sent, again[1]),
     ]
     operations = [
-        Operation(at, at + 0.5 if told is not None else FOREVER, Exchange(asked, told))
-        for at, (asked, told) in enumerate(steps)
+        Operation(at, at + 0.5 if answer is not None else FOREVER, Exchange(asked, answer))
+        for at, (asked, answer) in enumerate(steps)
     ]
     for known, can_be in (({(8, 0): b"a"}, True), ({(7, 1): b"a"}, False)):
         assert Search(operations, None, Model(known).step).run() is can_be

@@ -63,12 +63,12 @@ def main() -> int:
             began, by = perf_counter(), ""
             try:
                 by = caught()
-                told = f"caught by {by}" if by else "SURVIVES"
+                outcome = f"caught by {by}" if by else "SURVIVES"
             except Stale as fault:
                 stale += 1
-                told = f"STALE: {fault}"
+                outcome = f"STALE: {fault}"
             found.append({"list": where, "name": name, "by": by})
-            print(f"{where}: {name}: {told} ({perf_counter() - began:.1f} s)", flush=True)
+            print(f"{where}: {name}: {outcome} ({perf_counter() - began:.1f} s)", flush=True)
     alive = [each for each in found if not each["by"]]
     print(
         f"{len(found) - len(alive)} of {len(found)} "

@@ -96,7 +96,7 @@ class Operators:
         self._weather = self._random.choice(WEATHERS)
         self.repository = SimStore(episode.seed, episode._wall_ms)
         self.repository.random = Random(f"shelf {episode.seed}")
-        self.told: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.taken: dict[str, Taken] = {}
 
     def clients(self) -> list[asyncio.Future[None]]:
@@ -113,9 +113,9 @@ class Operators:
                 async with asyncio.timeout(random.choice(PATIENCE_SECONDS)):
                     await self.take(random)
                     if self._keep is not None and random.random() < 0.7:
-                        self.told["pruned"] += len(await prune(self.repository, self._keep))
+                        self.counts["pruned"] += len(await prune(self.repository, self._keep))
             except (Unavailable, StoreUnavailable, TimeoutError) as fault:
-                self.told[type(fault).__name__] += 1
+                self.counts[type(fault).__name__] += 1
 
     async def take(self, random: Random) -> Taken:
         """Take one backup of all that was acknowledged before; return it as it is found in the
@@ -129,8 +129,8 @@ class Operators:
         assert not progress.damaged, (
             f"backup {manifest.id}: what was copied is damaged: {progress.damaged}"
         )
-        self.told["taken"] += 1
-        self.told["kept objects"] += progress.kept
+        self.counts["taken"] += 1
+        self.counts["kept objects"] += progress.kept
         episode.note(f"backup {manifest.id} is taken")
         taken = self.taken[manifest.id] = Taken(
             manifest, promise, {}, sure - self._gone_since(began)
@@ -143,8 +143,10 @@ class Operators:
     def _created(self) -> set[int]:
         """Return the incarnations with a successful response."""
         pasts = self._episode.lives.pasts.values()
-        told = [each.what.told for past in pasts for each in past.operations]  # type: ignore[attr-defined]
-        return {each.uid for each in told if isinstance(each, Reply) and each.code == Code.CREATED}
+        answers = [each.what.answer for past in pasts for each in past.operations]  # type: ignore[attr-defined]
+        return {
+            each.uid for each in answers if isinstance(each, Reply) and each.code == Code.CREATED
+        }
 
     def _gone_since(self, began: float) -> set[int]:
         """List incarnations that may have ended or been trimmed since. A fork's group may be
@@ -156,11 +158,11 @@ class Operators:
                 for each in past.operations
                 if each.ended >= began and isinstance(each.what.asked, Deleted | Cut)
             ]  # type: ignore[attr-defined]
-            if any(getattr(each.what.told, "code", Code.OK) == Code.OK for each in operations):  # type: ignore[attr-defined]
+            if any(getattr(each.what.answer, "code", Code.OK) == Code.OK for each in operations):  # type: ignore[attr-defined]
                 found |= {
-                    each.what.told.uid
+                    each.what.answer.uid
                     for each in past.operations
-                    if getattr(each.what.told, "code", None) == Code.CREATED
+                    if getattr(each.what.answer, "code", None) == Code.CREATED
                 }  # type: ignore[attr-defined]
         return found
 

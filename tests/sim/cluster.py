@@ -545,7 +545,7 @@ class World(Network, Steered, Copied):
         self.cache_bytes, self.states_bytes = 2048, 500
         self.round_pace = self.fold_seconds = 0.0
         self.settings = settings_of
-        self.told: dict[
+        self.entry_checksums: dict[
             tuple[int, tuple[int, int]], int
         ] = {}  # (group, (index, number in it)) -> what was applied there, and answered
         self.disk_delay = (0.0005, 0.002)
@@ -628,15 +628,15 @@ class World(Network, Steered, Copied):
     def applied(self, group: int, index: tuple[int, int], command: Command, reply: Reply) -> None:
         """Check that an applied entry and its effects are the same on every node and never change."""
         what = crc32c(encode_command(command) + msgspec.msgpack.encode(reply))
-        is_new = reply.code == Code.OK and (group, index) not in self.told
+        is_new = reply.code == Code.OK and (group, index) not in self.entry_checksums
         if self.heard is not None and is_new:
             self.heard(group, command)
         self.idled[type(command).__name__] += (
             isinstance(command, Evict | Return)
-            and (group, index) not in self.told
+            and (group, index) not in self.entry_checksums
             and len(reply.detail)
         )
-        assert self.told.setdefault((group, index), what) == what, (
+        assert self.entry_checksums.setdefault((group, index), what) == what, (
             f"entry {index} of group {group} is not what it was: {command}"
         )
 

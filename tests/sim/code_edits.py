@@ -53,15 +53,15 @@ def edit(tree: ast.AST, old: str, new: str) -> None:
         and isinstance(after[0], ast.Expr)
         and len(before) == len(after) == 1
     ):
-        places = list(_expressions(tree, ast.dump(before[0].value)))
+        matches = list(_expressions(tree, ast.dump(before[0].value)))
     else:
-        places = list(_statements(tree, [ast.dump(each) for each in before]))
-    if len(places) != 1:
+        matches = list(_statements(tree, [ast.dump(each) for each in before]))
+    if len(matches) != 1:
         raise Stale(
-            f"{old!r} occurs {len(places)} times, expected once: adapt the mutant to the code, or "
+            f"{old!r} occurs {len(matches)} times, expected once: adapt the mutant to the code, or "
             "narrow it with `within`"
         )
-    parent, field, at = places[0]
+    parent, field, at = matches[0]
     if at is None:
         assert isinstance(after[0], ast.Expr)
         setattr(parent, field, after[0].value)
@@ -72,10 +72,10 @@ def edit(tree: ast.AST, old: str, new: str) -> None:
         getattr(parent, field)[at] = after[0].value
 
 
-Place = tuple[ast.AST, str, "int | slice | None"]  # a node, its field, and where in a list
+Location = tuple[ast.AST, str, "int | slice | None"]  # a node, its field, and where in a list
 
 
-def _expressions(tree: ast.AST, wanted: str) -> Iterator[Place]:
+def _expressions(tree: ast.AST, wanted: str) -> Iterator[Location]:
     for parent in ast.walk(tree):
         for field, value in ast.iter_fields(parent):
             for at, child in enumerate(value) if isinstance(value, list) else ((None, value),):
@@ -83,7 +83,7 @@ def _expressions(tree: ast.AST, wanted: str) -> Iterator[Place]:
                     yield parent, field, at
 
 
-def _statements(tree: ast.AST, wanted: list[str]) -> Iterator[Place]:
+def _statements(tree: ast.AST, wanted: list[str]) -> Iterator[Location]:
     for parent in ast.walk(tree):
         for field in BODIES:
             body = getattr(parent, field, None)

@@ -373,7 +373,7 @@ def _records(page: Page) -> list[tuple[int, str]]:
     found = []
     for span in page.spans:
         values = _VALUE.findall(bytes(span.payload))
-        found += [(span.record + place, value.decode()) for place, value in enumerate(values)]
+        found += [(span.record + index, value.decode()) for index, value in enumerate(values)]
     return found
 
 

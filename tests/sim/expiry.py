@@ -32,7 +32,7 @@ class Ends:
 
     def __init__(self, episode: Episode, shop: Shop) -> None:
         self._episode, self._world, self._shop = episode, episode.world, shop
-        self.told: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def clients(self) -> list[asyncio.Future[None]]:
         return [asyncio.ensure_future(self._client(name)) for name in NAMES]
@@ -67,7 +67,7 @@ class Ends:
                     else life.create
                 )
                 try:
-                    self.told[f"{act.__name__} {await act(random.choice(alive), random)}"] += 1
+                    self.counts[f"{act.__name__} {await act(random.choice(alive), random)}"] += 1
                 except (Unavailable, OutcomeUnknown):
                     life.doubt()
 

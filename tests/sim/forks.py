@@ -135,7 +135,7 @@ class Round:
 
 def hash_of(key: str) -> int:
     """Return a number of five digits at most: rounds of one episode rarely share one."""
-    return sum((place + 1) * 131 * byte for place, byte in enumerate(key.encode())) % 100_000
+    return sum((index + 1) * 131 * byte for index, byte in enumerate(key.encode())) % 100_000
 
 
 class Forkers:
@@ -145,7 +145,7 @@ class Forkers:
         self._episode, self._world = episode, episode.world
         self.strikes = Random(f"forks {episode.seed}").random() < SHARE
         self.rounds: list[Round] = []
-        self.told: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def clients(self) -> list[asyncio.Future[None]]:
         return (
@@ -272,7 +272,7 @@ class Forkers:
             each.created, code = None, "unavailable"
         except OutcomeUnknown:
             each.created = None
-        self.told[f"{after} {change} {code}"] += 1
+        self.counts[f"{after} {change} {code}"] += 1
         self._episode.note(f"{each.fork}: {change} once {after}: {code}")
 
     # --- behind it
@@ -295,7 +295,7 @@ class Forkers:
             content += b"".join(bytes(span.payload) for span in page.spans)
             if page.up_to_date:
                 each.check(page, first, content)
-                self.told["read"] += 1
+                self.counts["read"] += 1
                 return
             at = (page.record, page.byte)
 

@@ -75,7 +75,7 @@ class GroupClient:
             return False
         self.id, self.generation = joined.member, joined.generation
         ids = [id_ for id_, *_ in joined.members]
-        plan = [(id_, bytes(range(place, PARTITIONS, len(ids)))) for place, id_ in enumerate(ids)]
+        plan = [(id_, bytes(range(index, PARTITIONS, len(ids)))) for index, id_ in enumerate(ids)]
         synced = await self.ask(Sync("g", self.generation, self.id, None, None, None, plan))
         if not isinstance(synced, Synced) or synced.error:
             return False

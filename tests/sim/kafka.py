@@ -231,8 +231,8 @@ class KafkaEpisode(Episode):
                 assert sent.base in (-1, found[sent.payload]), (
                     f"{name}: {sent} is at {found[sent.payload]}"
                 )
-            places = [found[sent.payload] for sent in client.acknowledged]
-            assert places == sorted(places), (
+            positions = [found[sent.payload] for sent in client.acknowledged]
+            assert positions == sorted(positions), (
                 f"{name}: the batches of producer {client.number} are out of order"
             )
 

@@ -78,10 +78,10 @@ class Pinned(msgspec.Struct, frozen=True):
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """A request and its response. `told` None: no response."""
+    """A request and its response. `answer` None: no response."""
 
     asked: Any
-    told: Any = None
+    answer: Any = None
 
 
 class Model:
@@ -94,47 +94,47 @@ class Model:
             self._positions.setdefault(payload, set()).add(position)
 
     def step(self, state: State, operation: Any) -> Iterator[State]:
-        asked, told = operation.asked, operation.told
-        if isinstance(told, Reply) and told.code in NEVER_DONE:
+        asked, answer = operation.asked, operation.answer
+        if isinstance(answer, Reply) and answer.code in NEVER_DONE:
             yield state
             return
         if state is not None and state.soft:  # what held it may have let go
-            yield from self._steps(None, asked, told)
-        yield from self._steps(state, asked, told)
+            yield from self._steps(None, asked, answer)
+        yield from self._steps(state, asked, answer)
 
-    def _steps(self, state: State, asked: Any, told: Any) -> Iterator[State]:
+    def _steps(self, state: State, asked: Any, answer: Any) -> Iterator[State]:
         if isinstance(asked, Looked | Listed | Paged):
-            yield from _seen(state, asked, told)
+            yield from _seen(state, asked, answer)
             return
         if isinstance(asked, Cut):
-            yield from _cut(state, asked, told)
+            yield from _cut(state, asked, answer)
             return
         if isinstance(asked, Pinned):
-            yield from _pinned(state, asked, told)
+            yield from _pinned(state, asked, answer)
             return
         apply = {Created: self._create, Appended: self._append, Deleted: _delete}[type(asked)]
         code, after = apply(state, asked)
         if code == Code.REFUSED:
             return
-        if told is None:
+        if answer is None:
             yield after
         elif isinstance(asked, Deleted) and code == Code.OK:
             if (
-                told.code == code
+                answer.code == code
                 and state is not None
-                and state.uid in (0, told.uid)
-                and state.tail == told.record
+                and state.uid in (0, answer.uid)
+                and state.tail == answer.record
             ):
                 yield after
         elif (
-            told.code == code
-            or (code == Code.GONE and told.code == Code.ATTEMPT_PENDING)
+            answer.code == code
+            or (code == Code.GONE and answer.code == Code.ATTEMPT_PENDING)
             or (
-                (code, told.code) == (Code.DUPLICATE, Code.PRODUCER_CONFLICT)
+                (code, answer.code) == (Code.DUPLICATE, Code.PRODUCER_CONFLICT)
                 and _is_other(state, asked)
             )
         ):
-            yield from _bound(after, told)
+            yield from _bound(after, answer)
 
     def _create(self, state: State, asked: Created) -> tuple[Code, State]:
         if state is None:
@@ -242,37 +242,41 @@ def _delete(state: State, asked: Deleted) -> tuple[Code, State]:
     return Code.OK, state._replace(soft=True) if state.forked else None
 
 
-def _bound(after: State, told: Reply) -> Iterator[State]:
+def _bound(after: State, answer: Reply) -> Iterator[State]:
     """Yield the state if the answer names this life and this tail."""
-    if told.code == Code.NOT_FOUND:
+    if answer.code == Code.NOT_FOUND:
         yield after
     elif after is None or after.soft:
-        if told.code in (Code.OK, Code.GONE, Code.ATTEMPT_PENDING):
+        if answer.code in (Code.OK, Code.GONE, Code.ATTEMPT_PENDING):
             yield after
-    elif (after.uid in (0, told.uid)) and after.tail == told.record and after.closed == told.closed:
-        yield after._replace(uid=told.uid)
+    elif (
+        (after.uid in (0, answer.uid))
+        and after.tail == answer.record
+        and after.closed == answer.closed
+    ):
+        yield after._replace(uid=answer.uid)
 
 
-def _is_gone(state: State, told: Any) -> bool:
+def _is_gone(state: State, answer: Any) -> bool:
     """Report whether this state permits "not found", or "gone, held by forks"."""
-    code = getattr(told, "code", None)
+    code = getattr(answer, "code", None)
     return (code == Code.NOT_FOUND and state is None) or (
         code == Code.GONE and state is not None and state.soft
     )
 
 
-def _seen(state: State, asked: Any, told: Any) -> Iterator[State]:
+def _seen(state: State, asked: Any, answer: Any) -> Iterator[State]:
     if isinstance(asked, Listed):
         if state is None or state.soft:
             yield state
         return
-    if isinstance(told, Refusal):
-        if _is_gone(state, told):
+    if isinstance(answer, Refusal):
+        if _is_gone(state, answer):
             yield state
         elif state is not None and not state.soft and isinstance(asked, Paged):
-            yield from _page_refused(state, asked, told)
+            yield from _page_refused(state, asked, answer)
         return
-    info: StreamInfo = told.info if isinstance(told, Page) else told
+    info: StreamInfo = answer.info if isinstance(answer, Page) else answer
     if (
         state is None
         or state.soft
@@ -284,53 +288,58 @@ def _seen(state: State, asked: Any, told: Any) -> Iterator[State]:
         yield state._replace(uid=info.uid, first=info.first_record)
 
 
-def _page_refused(life: Life, asked: Paged, told: Refusal) -> Iterator[State]:
-    if told.code == Code.TRIMMED and life.first in (-1, told.record) and asked.record < told.record:
-        yield life._replace(first=told.record)
+def _page_refused(life: Life, asked: Paged, answer: Refusal) -> Iterator[State]:
+    if (
+        answer.code == Code.TRIMMED
+        and life.first in (-1, answer.record)
+        and asked.record < answer.record
+    ):
+        yield life._replace(first=answer.record)
     elif (
-        told.code == Code.OFFSET_BEYOND_TAIL
+        answer.code == Code.OFFSET_BEYOND_TAIL
         and asked.record > life.tail
-        and told.record == life.tail
+        and answer.record == life.tail
     ):
         yield life
 
 
-def _cut(state: State, asked: Cut, told: Any) -> Iterator[State]:
-    if isinstance(told, Refusal) and (
-        _is_gone(state, told) or (told.code == Code.NOT_FOUND and state is not None and state.soft)
+def _cut(state: State, asked: Cut, answer: Any) -> Iterator[State]:
+    if isinstance(answer, Refusal) and (
+        _is_gone(state, answer)
+        or (answer.code == Code.NOT_FOUND and state is not None and state.soft)
     ):
         yield state
         return
     if state is None or state.soft:
         return
-    if isinstance(told, Refusal):
-        if told.code == Code.OFFSET_BEYOND_TAIL and asked.record > state.tail:
+    if isinstance(answer, Refusal):
+        if answer.code == Code.OFFSET_BEYOND_TAIL and asked.record > state.tail:
             yield state
-    elif told is None:
+    elif answer is None:
         if asked.record <= state.tail:
             yield state._replace(first=max(state.first, asked.record))
-    elif isinstance(told, Trimmed) and state.uid in (0, told.uid):
+    elif isinstance(answer, Trimmed) and state.uid in (0, answer.uid):
         known = (
-            told.record >= asked.record
+            answer.record >= asked.record
             if state.first == -1
-            else told.record == max(state.first, asked.record)
+            else answer.record == max(state.first, asked.record)
         )
         if known:
-            yield state._replace(uid=told.uid, first=told.record)
+            yield state._replace(uid=answer.uid, first=answer.record)
 
 
-def _pinned(state: State, asked: Pinned, told: Any) -> Iterator[State]:
-    """Yield the states after a pin. `told`: None (perhaps it was pinned), a Reply of the source, or
+def _pinned(state: State, asked: Pinned, answer: Any) -> Iterator[State]:
+    """Yield the states after a pin. `answer`: None (perhaps it was pinned), a Reply of the source, or
     True: it was."""
-    if isinstance(told, Reply) and _is_gone(state, told):
+    if isinstance(answer, Reply) and _is_gone(state, answer):
         yield state
         return
     if state is None or state.soft:
         return
-    if isinstance(told, Reply):
-        if told.code == Code.OFFSET_BEYOND_TAIL and asked.record > state.tail:
+    if isinstance(answer, Reply):
+        if answer.code == Code.OFFSET_BEYOND_TAIL and asked.record > state.tail:
             yield state
-        elif told.code == Code.TRIMMED and asked.record < told.record:
-            yield state if state.first != -1 else state._replace(first=told.record)
-    elif asked.record <= state.tail and (told or not state.forked):
+        elif answer.code == Code.TRIMMED and asked.record < answer.record:
+            yield state if state.first != -1 else state._replace(first=answer.record)
+    elif asked.record <= state.tail and (answer or not state.forked):
         yield state._replace(forked=True)

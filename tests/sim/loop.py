@@ -76,10 +76,10 @@ class SimLoop(asyncio.BaseEventLoop):
     def hold(self, process: Slowed) -> None:
         """Suspend a process: its callbacks and timers wait."""
         ready, timers = self._held[process] = ([], [])
-        for place, handle in enumerate(self._ready):  # type: ignore[attr-defined]
+        for index, handle in enumerate(self._ready):  # type: ignore[attr-defined]
             if _process_of(handle) is process:
                 ready.append(handle)
-                self._ready[place] = _nothing(self)  # type: ignore[attr-defined]  # a pass of the loop has counted them
+                self._ready[index] = _nothing(self)  # type: ignore[attr-defined]  # a pass of the loop has counted them
         timers += [handle for handle in self._scheduled if _process_of(handle) is process]  # type: ignore[attr-defined]
         self._scheduled = [
             handle for handle in self._scheduled if _process_of(handle) is not process
@@ -154,7 +154,7 @@ class _Inline(Executor):
         process = PROCESS.get()
         seconds = max(self._seconds, process.slow_seconds if process is not None else 0.0)
         if seconds:
-            self._loop.call_later(self._random.uniform(0.0, seconds), _told, future, tell)
+            self._loop.call_later(self._random.uniform(0.0, seconds), _complete, future, tell)
         else:
             tell()
         return future
@@ -178,7 +178,7 @@ def _nothing(loop: asyncio.AbstractEventLoop) -> asyncio.Handle:
     return handle
 
 
-def _told(future: Future[Any], tell: Callable[[], None]) -> None:
+def _complete(future: Future[Any], tell: Callable[[], None]) -> None:
     if not future.cancelled():
         tell()
 

@@ -92,7 +92,7 @@ class Subscribers:
     def __init__(self, episode: Episode, shop: Shop) -> None:
         self._episode, self._world, self._shop = episode, episode.world, shop
         self.strikes = Random(f"come and go {episode.seed}").random() < SHARE
-        self.told: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def clients(self) -> list[asyncio.Future[None]]:
         return [asyncio.ensure_future(self._client(key)) for key in KEYS] if self.strikes else []
@@ -257,9 +257,9 @@ class Subscribers:
                 node.background.subscriptions.operate(operation), 8.0
             )
         except (Unavailable, OutcomeUnknown):
-            self.told[f"{type(operation).__name__} unknown"] += 1
+            self.counts[f"{type(operation).__name__} unknown"] += 1
             return None
-        self.told[f"{type(operation).__name__} {answer.status}"] += 1
+        self.counts[f"{type(operation).__name__} {answer.status}"] += 1
         assert answer.status < 500 or answer.status == 507, f"{operation} is answered {answer}"
         return answer
 

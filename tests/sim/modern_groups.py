@@ -112,12 +112,12 @@ class ModernClient(GroupClient):
         if answer.assignment is not None:
             await self.take({n for _, numbers in answer.assignment for n in numbers})
 
-    async def take(self, told: set[int]) -> None:
-        """Give up what is not told, sometimes late, then read what is new."""
-        if self.owned - told and self.random.random() < 0.5:
+    async def take(self, assigned: set[int]) -> None:
+        """Give up what is not assigned, sometimes late, then read what is new."""
+        if self.owned - assigned and self.random.random() < 0.5:
             await asyncio.sleep(self.random.uniform(0, 0.3))
-        self.give_up(self.owned - told)
-        new = told - self.owned
+        self.give_up(self.owned - assigned)
+        new = assigned - self.owned
         for partition in new:
             other = self.episode.owners.get(partition)
             assert other in (None, self) or not other.is_valid, (

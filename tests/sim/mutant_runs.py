@@ -95,8 +95,8 @@ class _Faults:
 def failing_test(*tests: str, options: tuple[str, ...] = ()) -> str:
     """Run the tests in this process, up to the first that fails: its fault, in a line; empty when
     all pass. Raises Stale when they cannot run."""
-    faults, told = _Faults(), io.StringIO()
-    with contextlib.redirect_stdout(told):
+    faults, output = _Faults(), io.StringIO()
+    with contextlib.redirect_stdout(output):
         status = pytest.main(
             ["-qx", "-p", "no:cacheprovider", f"--rootdir={TESTS.parent}", *options, *tests],
             plugins=[faults],
@@ -106,7 +106,7 @@ def failing_test(*tests: str, options: tuple[str, ...] = ()) -> str:
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or bool(faults.found) != (
         status == pytest.ExitCode.TESTS_FAILED
     ):
-        raise Stale(f"{tests} cannot be run: {told.getvalue()}")
+        raise Stale(f"{tests} cannot be run: {output.getvalue()}")
     return (
         str(faults.found[0]).partition("\n")[0] or type(faults.found[0]).__name__
         if faults.found

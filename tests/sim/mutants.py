@@ -258,7 +258,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
         lambda keeper, number, **about: keeper._journal.position,
     ),
     "an fsync is left out": (writer.SegmentWriter, "_sync", lambda journal: None),
-    "damage is cut as if it were a torn tail": (recovery, "_refuse_if_synced", lambda *place: None),
+    "damage is cut as if it were a torn tail": (recovery, "_refuse_if_synced", lambda *_: None),
     "log time is the node's own": (assembly, "_not_before", lambda core, now_ms, reached: now_ms),
     "a pack is named though the store did not answer": (steps.Steps, "write", _not_waited_for),
     "a 409 is taken for one's own earlier try": (steps, "put_again", _believes_409),
@@ -583,8 +583,8 @@ def _caught(name: str, raised: list[BaseException]) -> str:
         test = STORIES[name]
         fault = failing_test(f"{TESTS}/{test}")
         found = f"{test}: {fault}" if fault else ""
-        told = NOTICED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA
-        if not fault or name in told.keys() - WORLD_CAUGHT_BY.keys():
+        by_tests = NOTICED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA
+        if not fault or name in by_tests.keys() - WORLD_CAUGHT_BY.keys():
             return found
     known = [CAUGHT_BY[name]] if name in CAUGHT_BY else []
     for tried in (

@@ -169,8 +169,8 @@ class Network:
     def ring(self, numbers: list[int]) -> None:
         """Build links in which a majority hears each node, and no two nodes have the same one."""
         reach = len(numbers) // 2
-        for place, sender in enumerate(numbers):
-            heard = {numbers[(place + step) % len(numbers)] for step in range(1, reach + 1)}
+        for index, sender in enumerate(numbers):
+            heard = {numbers[(index + step) % len(numbers)] for step in range(1, reach + 1)}
             self.part((sender,), set(numbers) - heard, back=False)
 
     def bridge(self, numbers: list[int]) -> None:

@@ -157,14 +157,14 @@ class Planned(Moves):
 
     def look(self, random: Random | None = None) -> ClusterObservation:
         """Return a controller's observation; with `random` possibly a partial one."""
-        told: ByCore = {}
+        by_core: ByCore = {}
         for node in self.world.alive():
             if random is None or random.random() > 0.05:
                 statuses = node.core.replicas.statuses().items()
-                told[node.number, 0] = CoreStatus(
+                by_core[node.number, 0] = CoreStatus(
                     "", [replica_of(group, status, node.number) for group, status in statuses]
                 )
-        return observed(told)
+        return observed(by_core)
 
     async def settle(self) -> None:
         random = Random(f"end {self.seed}")

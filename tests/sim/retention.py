@@ -84,7 +84,7 @@ class RetentionClients:
         )
         own = {OWN_BY_AGE: Retention(age, None), OWN_BY_BYTES: Retention(None, size)}
         self.kept = {name: Kept(name, own.get(name, self._of_bucket)) for name in NAMES}
-        self.told: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self._count = 0
 
     def clients(self) -> list[asyncio.Future[None]]:
@@ -173,7 +173,7 @@ class RetentionClients:
         kept, payload = self.kept[name], b"k%06d;" % self._count
         since_ms = self._shop.stamps[self._world.group_of(name)]
         reply = await node.background.ask(node.append(name, payload))
-        self.told[f"append {Code(reply.code).name}"] += 1
+        self.counts[f"append {Code(reply.code).name}"] += 1
         if reply.code == Code.OK:
             kept.saw(reply.first_record, payload)
             kept.records[reply.first_record] = (payload, since_ms)
@@ -201,7 +201,7 @@ class RetentionClients:
                     f"{name}: a page from the beginning begins at {page.begin_record}"
                 )
             kept.saw(page.begin_record, b"".join(bytes(span.payload) for span in page.spans))
-            self.told["page"] += 1
+            self.counts["page"] += 1
             if page.up_to_date:
                 return
             at = (page.record, page.byte)

@@ -113,7 +113,7 @@ class Lives:
     def __init__(self, episode: Episode) -> None:
         self._episode, self._world = episode, episode.world
         self.pasts = {name: Past(name) for name in NAMES}
-        self.told: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self._count = 0
         drawn = Random(f"lives {episode.seed}")
         self._weights = [drawn.choice((0, 1, 1, 3)) for _ in VERBS]
@@ -149,16 +149,16 @@ class Lives:
     def _trace(self, past: Past) -> None:
         """Check that a fork inherited the content of some incarnation of its source."""
         for operation in past.operations:
-            asked, told = operation.what.asked, operation.what.told  # type: ignore[attr-defined]
+            asked, answer = operation.what.asked, operation.what.answer  # type: ignore[attr-defined]
             if (
                 not isinstance(asked, Created)
                 or asked.source is None
-                or told is None
-                or told.code != Code.CREATED
+                or answer is None
+                or answer.code != Code.CREATED
             ):
                 continue
             source = self.pasts[asked.source[0]]
-            mine = [past.known.get((told.uid, record)) for record in range(asked.source[1])]
+            mine = [past.known.get((answer.uid, record)) for record in range(asked.source[1])]
             found = any(
                 all(
                     one is None or source.known.get((uid, at), one) == one
@@ -178,7 +178,8 @@ class Lives:
             # perhaps of an incarnation without any other response
             found = found or inherits or all(one is None or one in sent for one in mine)
             assert found, (
-                f"{past.name}: the fork {told.uid} of {source.name} has what that never had: {mine}"
+                f"{past.name}: the fork {answer.uid} of {source.name} has what that never had: "
+                f"{mine}"
             )
 
     async def _client(self, number: int) -> None:
@@ -230,10 +231,10 @@ class Worker:
         past = self._lives.pasts[name]
         number = past.sequence + self._random.choice((-1, 0, 0, 1, 1, 2))
         producer = (f"{self._id}c", number % 3, 0) if self._random.random() < 0.3 else None
-        told = await self._append(
+        answer = await self._append(
             name, Appended(self._lives.payload(self._random), f"{number:05d}", producer)
         )
-        if told is None or told.code == Code.OK:
+        if answer is None or answer.code == Code.OK:
             past.sequence = max(past.sequence, number)
 
     async def produce(self, name: str) -> None:
@@ -274,9 +275,9 @@ class Worker:
             )
             for _ in range(self._random.randint(1, 4)):  # the same again, until it is known
                 self._own[name] = [epoch, sequence + 1, asked.payload]
-                told = await self._append(name, asked, repeats=True)
-                if told is not None:
-                    if told.code in (Code.PRODUCER_GAP, Code.NOT_FOUND, Code.CLOSED):
+                answer = await self._append(name, asked, repeats=True)
+                if answer is not None:
+                    if answer.code in (Code.PRODUCER_GAP, Code.NOT_FOUND, Code.CLOSED):
                         self._own[name] = [epoch + 1, 0, b""]  # of a life before
                     break
 
@@ -297,9 +298,9 @@ class Worker:
         command = Create(
             name, self._now_ms(), "text/plain", Encoding.BYTES, closed=asked.closed, batch=batch
         )
-        told = await self._propose(name, asked, command)
-        if told is not None and told.code == Code.CREATED and asked.payload is not None:
-            self._lives.pasts[name].saw(told.uid, (0, 0), asked.payload)
+        answer = await self._propose(name, asked, command)
+        if answer is not None and answer.code == Code.CREATED and asked.payload is not None:
+            self._lives.pasts[name].saw(answer.uid, (0, 0), asked.payload)
 
     async def fork(self, name: str) -> None:
         """Fork another name, mostly at the last seen tail."""
@@ -312,9 +313,9 @@ class Worker:
             record, byte = record + 1, byte + 8
         began = self._time()
         command = Create(name, self._now_ms(), "", Encoding.BYTES)
-        told: Reply | None = None
+        answer: Reply | None = None
         try:
-            told = await self._node.background.ask(
+            answer = await self._node.background.ask(
                 self._node.engine.service.fork(command, source, record, byte, 0)
             )
         except Unavailable:
@@ -322,17 +323,19 @@ class Worker:
             return
         except OutcomeUnknown:
             pass
-        if told is not None and told.code in (*OF_SOURCE, Code.GONE):
-            of_source = told.code in OF_SOURCE and told.code != Code.FORK_DEPTH
-            self._note(source, began, Pinned(record), told if of_source else None)
+        if answer is not None and answer.code in (*OF_SOURCE, Code.GONE):
+            of_source = answer.code in OF_SOURCE and answer.code != Code.FORK_DEPTH
+            self._note(source, began, Pinned(record), answer if of_source else None)
             return
         self._note(
             source,
             began,
             Pinned(record),
-            None if told is None or told.code in (Code.DISK_FULL, Code.ATTEMPT_REFUSED) else True,
+            None
+            if answer is None or answer.code in (Code.DISK_FULL, Code.ATTEMPT_REFUSED)
+            else True,
         )
-        self._note(name, began, Created(source=(source, record, byte)), told)
+        self._note(name, began, Created(source=(source, record, byte)), answer)
 
     async def look(self, name: str) -> None:
         began = self._time()
@@ -411,16 +414,16 @@ class Worker:
     async def trim(self, name: str) -> None:
         record, byte = self._random.choice(self._lives.pasts[name].positions)
         began = self._time()
-        told: Any = None
+        answer: Any = None
         try:
-            told = await self._node.background.ask(
+            answer = await self._node.background.ask(
                 self._node.engine.service.trim(TrimQuery(name, record, byte))
             )
         except (Unavailable, DiskFull):
             return
         except OutcomeUnknown:
             pass
-        self._note(name, began, Cut(record), told)
+        self._note(name, began, Cut(record), answer)
 
     async def tail(self, name: str) -> None:
         """Live for a while."""
@@ -449,7 +452,7 @@ class Worker:
             service.detach(info.uid, ear)
         ear.check(past, info)
 
-    # --- told
+    # --- requests
 
     async def _append(self, name: str, asked: Appended, *, repeats: bool = False) -> Reply | None:
         """Append to a stream, and note the outcome. `repeats`: of this sequence there is no other
@@ -457,64 +460,64 @@ class Worker:
         batch = None if asked.payload is None else raw_batch(asked.payload)
         producer = None if asked.producer is None else Producer(*asked.producer)
         kind = "" if batch is None else "text/plain"
-        told = await self._propose(
+        answer = await self._propose(
             name,
             asked,
             Append(name, self._now_ms(), kind, batch, producer, asked.sequence, asked.close),
         )
-        if told is None:
+        if answer is None:
             return None
         past = self._lives.pasts[name]
         if (
-            (told.code == Code.OK or (told.code == Code.DUPLICATE and repeats))
-            and told.first_record >= 0
+            (answer.code == Code.OK or (answer.code == Code.DUPLICATE and repeats))
+            and answer.first_record >= 0
             and asked.payload is not None
         ):
-            position = (told.uid, told.first_record)
+            position = (answer.uid, answer.first_record)
             assert past.known.setdefault(position, asked.payload) == asked.payload, (
                 f"{name}: {position} is {past.known[position]!r}, {asked.payload!r}"
             )
-        if told.code == Code.OK:
-            past.tail(told.uid, (told.record, told.byte))
-        return told
+        if answer.code == Code.OK:
+            past.tail(answer.uid, (answer.record, answer.byte))
+        return answer
 
     async def _propose(self, name: str, asked: Any, command: Any) -> Reply | None:
         began = self._time()
         try:
-            told = await self._node.background.ask(self._node.propose(name, command), 7.0)
+            answer = await self._node.background.ask(self._node.propose(name, command), 7.0)
         except Unavailable:
             return None
         except OutcomeUnknown:
             self._note(name, began, asked, None)
             return None
-        self._note(name, began, asked, told)
-        return told
+        self._note(name, began, asked, answer)
+        return answer
 
-    def _looked(self, name: str, began: float, told: StreamInfo | Refusal) -> None:
-        self._note(name, began, Looked(), told)
-        if isinstance(told, StreamInfo):
+    def _looked(self, name: str, began: float, answer: StreamInfo | Refusal) -> None:
+        self._note(name, began, Looked(), answer)
+        if isinstance(answer, StreamInfo):
             past = self._lives.pasts[name]
-            past.tail(told.uid, (told.record, told.byte))
-            past.ends(told.uid, (told.first_record, told.first_byte))
-            past.lives(told.uid, began)
+            past.tail(answer.uid, (answer.record, answer.byte))
+            past.ends(answer.uid, (answer.first_record, answer.first_byte))
+            past.lives(answer.uid, began)
 
-    def _note(self, name: str, began: float, asked: Any, told: Any) -> None:
-        ended = FOREVER if told is None else self._time()
+    def _note(self, name: str, began: float, asked: Any, answer: Any) -> None:
+        ended = FOREVER if answer is None else self._time()
         past = self._lives.pasts[name]
-        past.operations.append(Operation(began, ended, Exchange(asked, told)))
-        if told is not None:
-            past.there = getattr(told, "code", Code.OK) not in (
+        past.operations.append(Operation(began, ended, Exchange(asked, answer)))
+        if answer is not None:
+            past.there = getattr(answer, "code", Code.OK) not in (
                 Code.NOT_FOUND,
                 Code.GONE,
             ) and not isinstance(asked, Deleted)
         code = (
             "unknown"
-            if told is None
-            else Code(told.code).name
-            if isinstance(told, Reply | Refusal)
+            if answer is None
+            else Code(answer.code).name
+            if isinstance(answer, Reply | Refusal)
             else "ok"
         )
-        self._lives.told[f"{type(asked).__name__} {code}"] += 1
+        self._lives.counts[f"{type(asked).__name__} {code}"] += 1
         self._lives._episode.note(f"{name} {asked} {code}")
 
     def _time(self) -> float:

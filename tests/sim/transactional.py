@@ -93,12 +93,12 @@ class Coordinator:
 
     async def _send(self, group: int, command: TxnMarkers) -> None:
         await asyncio.sleep(self.random.choice((0.0, 0.0, 0.3, 2.0)))
-        while not await self.episode.told_group(group, command):
+        while not await self.episode.send_markers(group, command):
             await asyncio.sleep(0.1)
         self.sending -= 1
         if self.random.random() < 0.4:  # it comes to the log again
             await asyncio.sleep(self.random.uniform(0.0, 4.0))
-            await self.episode.told_group(group, command)
+            await self.episode.send_markers(group, command)
 
 
 class TransactionClient:
@@ -122,7 +122,7 @@ class TransactionClient:
         self.count += 1
         if self.epoch != self.coordinator.epoch:
             self.epoch, self.sequences = self.coordinator.epoch, {}
-        told = recorder.begin(f"{self.id}.{self.count}", self.id, self.id, timeout=1e9)
+        transaction = recorder.begin(f"{self.id}.{self.count}", self.id, self.id, timeout=1e9)
         names = self.random.sample(NAMES, self.random.randint(1, 3))
         whole = True
         for name in [*names, *names[: self.random.randint(0, 2)]]:
@@ -131,19 +131,19 @@ class TransactionClient:
                 return
             if self.random.random() < 0.1:
                 continue  # it is told, and nothing is written
-            whole = await self.write(told, name, number)
+            whole = await self.write(transaction, name, number)
             if not whole:
                 break
         expired = self.random.random() < 0.1
         commit = self.random.random() < (0.3 if not whole else 0.8) and not expired
         if expired:
             recorder.force(self.id)
-        end = recorder.end(told, COMMIT if commit else ABORT)
+        end = recorder.end(transaction, COMMIT if commit else ABORT)
         # after a batch without an answer a client begins again with a higher epoch
         self.coordinator.end(commit=commit, bump=expired or not whole)
         recorder.ended(end)
 
-    async def write(self, told: Transaction, name: str, number: int) -> bool:
+    async def write(self, transaction: Transaction, name: str, number: int) -> bool:
         """Write a batch until its outcome is known, or give it up: it may still come."""
         values = [f"{self.number}-{self.sent + each}" for each in range(self.random.randint(1, 3))]
         self.sent += len(values)
@@ -158,7 +158,7 @@ class TransactionClient:
             self.episode.uids[name],
             number,
         )
-        made = self.episode.recorder.produce(told, name, values, keys)
+        made = self.episode.recorder.produce(transaction, name, values, keys)
         task = self.episode.spawn(self._write(command, made))
         patience = self.random.choice((0.5, 20.0, 20.0))
         done, _ = await asyncio.wait([task], timeout=patience)
@@ -267,7 +267,7 @@ class TransactionEpisode(Episode):
         self.note(f"{name} {type(command).__name__} {Code(reply.code).name} by {node.number}")
         return reply if node.life == life and node.alive else None
 
-    async def told_group(self, group: int, command: TxnMarkers) -> bool:
+    async def send_markers(self, group: int, command: TxnMarkers) -> bool:
         """Send markers to a group; return whether it has acknowledged them."""
         alive = self.world.alive()
         if not alive:
@@ -299,7 +299,7 @@ class TransactionEpisode(Episode):
     # --- readers
 
     async def _poll(self, kind: str) -> None:
-        places = dict.fromkeys(NAMES, 0)
+        positions = dict.fromkeys(NAMES, 0)
         random = Random(f"polls {self.seed} {kind}")
         while not self.over:
             await asyncio.sleep(random.expovariate(1 / 0.2))
@@ -307,11 +307,11 @@ class TransactionEpisode(Episode):
             if not alive:
                 continue
             node = random.choice(alive)
-            begin = 0 if random.random() < 0.2 else places[name]
+            begin = 0 if random.random() < 0.2 else positions[name]
             found = await self._read_page(node, name, kind, begin, random.choice((1, 300, 1 << 16)))
             if found is not None:
-                places[name], records = found
-                self.recorder.poll(kind, kind, name, begin, places[name], records)
+                positions[name], records = found
+                self.recorder.poll(kind, kind, name, begin, positions[name], records)
 
     async def _read_page(
         self, node: Node, name: str, kind: str, begin: int, bytes_max: int

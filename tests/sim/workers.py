@@ -121,7 +121,7 @@ class Shop:
     def __init__(self, episode: Episode) -> None:
         self._episode, self._world = episode, episode.world
         self.shifts = {key: Shift(key) for key in (PULL, HOOK)}
-        self.told: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self._random = Random(f"shop {episode.seed}")
         self._lease_ms = self._random.choice(LEASES_MS)
         self._count = 0
@@ -243,7 +243,7 @@ class Shop:
         if answer.status != 200:
             self._refused(shift, value["error"]["code"], appended)
             return
-        self.told["claimed"] += 1
+        self.counts["claimed"] += 1
         shift.give(
             value["generation"],
             value["wake_id"],
@@ -281,7 +281,7 @@ class Shop:
     def _refused(self, shift: Shift, code: str, appended: dict[str, int]) -> None:
         """Count a refusal of a claim, and check it. `appended`: what surely was, when it was
         asked."""
-        self.told[code] += 1
+        self.counts[code] += 1
         if code == "NO_PENDING_WORK":
             for name, count in appended.items():
                 done = shift.sent.get(spelled_name(name), (0, 0))[0]
@@ -306,10 +306,10 @@ class Shop:
             held.let_go |= ends
         answer = await self._ask(node, work)
         if answer is None:
-            self.told["unknown"] += 1
+            self.counts["unknown"] += 1
             return False
         code = "ok" if answer.status in (200, 204) else (answer.value or {})["error"]["code"]
-        self.told[f"{work.verb} {code}"] += 1
+        self.counts[f"{work.verb} {code}"] += 1
         if code != "ok":
             # of an earlier delivery of the same wake
             behind = any(at < shift.sent[name] for name, at in acks.items())
@@ -331,7 +331,7 @@ class Shop:
         shift, wake = self.shifts[HOOK], msgspec.json.decode(body)
         shift.wake(wake["generation"], wake["wake_id"])
         tails = shift.show({}, wake["streams"])
-        self.told["webhook"] += 1
+        self.counts["webhook"] += 1
         act = 1.0 if self._calm else self._random.random()
         if act < 0.2:
             return DeliveryOutcome(False, reason="500")

@@ -35,10 +35,10 @@ def check(folder: Path, model: str, without: str = "", parts: str = "FALSE") -> 
     ],
 )
 def test_the_specification_holds(tmp_path: Path, model: str, parts: str) -> None:
-    code, told = check(tmp_path, model, parts=parts)
-    assert code == HOLDS and "No error has been found" in told, told
-    states = re.search(r"([\d,]+) distinct states found, 0 states left", told)
-    assert states is not None and int(states[1].replace(",", "")) > 5000, told
+    code, output = check(tmp_path, model, parts=parts)
+    assert code == HOLDS and "No error has been found" in output, output
+    states = re.search(r"([\d,]+) distinct states found, 0 states left", output)
+    assert states is not None and int(states[1].replace(",", "")) > 5000, output
 
 
 @pytest.mark.process
@@ -62,10 +62,10 @@ def test_the_specification_holds(tmp_path: Path, model: str, parts: str) -> None
 def test_the_removal_of_a_fence_is_caught(
     tmp_path: Path, fence: str, model: str, invariants: set[str]
 ) -> None:
-    code, told = check(tmp_path, model, fence)
-    found = re.search(r"Invariant (\w+) is violated", told)
-    assert code == VIOLATED and found is not None, told
-    assert found[1] in invariants, told
+    code, output = check(tmp_path, model, fence)
+    found = re.search(r"Invariant (\w+) is violated", output)
+    assert code == VIOLATED and found is not None, output
+    assert found[1] in invariants, output
 
 
 def test_every_fence_is_named() -> None:

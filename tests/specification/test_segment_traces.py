@@ -43,10 +43,10 @@ def judged(folder: Path, traces: list[Trace], *, deadlock: bool = True) -> tuple
     return check(folder, "SegmentTraces", config)
 
 
-def states(told: str) -> int:
+def states(output: str) -> int:
     """Return the number of states in TLC's complete search."""
-    found = re.search(r"([\d,]+) distinct states found, 0 states left", told)
-    assert found is not None, told
+    found = re.search(r"([\d,]+) distinct states found, 0 states left", output)
+    assert found is not None, output
     return int(found[1].replace(",", ""))
 
 
@@ -60,9 +60,9 @@ def test_what_simulated_clusters_do_is_specified(tmp_path: Path, seeds: Sequence
         "begin", "elect", "append", "rollover", "replicate", "sync", "commit", "learn",
         "acknowledge", "read", "crash",
     }  # fmt: skip
-    code, told = judged(tmp_path, traces)
-    assert code == HOLDS, told
-    assert states(told) == sum(map(len, traces)), "each step was taken"
+    code, output = judged(tmp_path, traces)
+    assert code == HOLDS, output
+    assert states(output) == sum(map(len, traces)), "each step was taken"
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +143,9 @@ def test_lies_are_refused(tmp_path: Path, trace: Trace) -> None:
             early, by_another, alone, twice, early_rollover, without_memory, by_the_old_leader, outvoted
         )
     ]  # fmt: skip
-    code, told = judged(tmp_path, lies, deadlock=False)
-    assert code == HOLDS, told
-    assert states(told) == sum(len(lie) - 1 for lie in lies), "each trace up to its last step"
+    code, output = judged(tmp_path, lies, deadlock=False)
+    assert code == HOLDS, output
+    assert states(output) == sum(len(lie) - 1 for lie in lies), "each trace up to its last step"
 
 
 @pytest.mark.long
@@ -154,5 +154,5 @@ def test_a_node_that_does_not_claim_its_segments_is_refused(
 ) -> None:
     monkeypatch.setattr(SegmentWriter, "admit", lambda *_: True)
     monkeypatch.setattr(Node, "_is_by_its_writer", lambda *_: None)
-    code, told = judged(tmp_path, [recorded(1)[:TAKEN]])
-    assert code in (DEADLOCK, VIOLATED), told
+    code, output = judged(tmp_path, [recorded(1)[:TAKEN]])
+    assert code in (DEADLOCK, VIOLATED), output

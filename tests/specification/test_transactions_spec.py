@@ -26,10 +26,10 @@ def check(folder: Path, without: str = "") -> tuple[int, str]:
 
 @pytest.mark.process
 def test_the_specification_holds(tmp_path: Path) -> None:
-    code, told = check(tmp_path)
-    assert code == HOLDS and "No error has been found" in told, told
-    states = re.search(r"([\d,]+) distinct states found, 0 states left", told)
-    assert states is not None and int(states[1].replace(",", "")) > 3000, told
+    code, output = check(tmp_path)
+    assert code == HOLDS and "No error has been found" in output, output
+    states = re.search(r"([\d,]+) distinct states found, 0 states left", output)
+    assert states is not None and int(states[1].replace(",", "")) > 3000, output
 
 
 @pytest.mark.process
@@ -50,10 +50,10 @@ def test_the_specification_holds(tmp_path: Path) -> None:
     ),
 )
 def test_the_removal_of_a_fence_is_caught(tmp_path: Path, fence: str, invariant: str) -> None:
-    code, told = check(tmp_path, fence)
-    found = re.search(r"Invariant (\w+) is violated", told)
-    assert code == VIOLATED and found is not None, told
-    assert found[1] == invariant, told
+    code, output = check(tmp_path, fence)
+    found = re.search(r"Invariant (\w+) is violated", output)
+    assert code == VIOLATED and found is not None, output
+    assert found[1] == invariant, output
 
 
 def test_every_fence_is_named() -> None:

@@ -68,7 +68,9 @@ class Gate:
     def tell(self) -> None:
         """Print its output when it has ended."""
         failed = bool(self.wait())
-        print(f"\nGATE ({OUTPUT}):\n{told(OUTPUT.read_text(errors='replace'), failed=failed)}\n")
+        print(
+            f"\nGATE ({OUTPUT}):\n{report_of(OUTPUT.read_text(errors='replace'), failed=failed)}\n"
+        )
 
     def _tell_failure(self) -> None:
         """Say at once that it failed: who waits may stop the rest."""
@@ -76,7 +78,7 @@ class Gate:
             print(f"\nTHE GATE FAILED: see {OUTPUT}, which follows at the end", flush=True)
 
 
-def told(text: str, *, failed: bool) -> str:
+def report_of(text: str, *, failed: bool) -> str:
     """Return what to print of the gate's output: all, or what stands below the tests' dots."""
     lines = text.rstrip().splitlines()
     first = next((number for number, line in enumerate(lines) if SUMMARY in line), len(lines) - 1)

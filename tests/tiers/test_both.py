@@ -10,7 +10,7 @@ import psutil
 import pytest
 from polling import wait_until
 from product import alive
-from tiers.both import NICENESS, OUTPUT, Gate, told
+from tiers.both import NICENESS, OUTPUT, Gate, report_of
 from tiers.planted import START, plant, run_python
 
 OUTPUT_OF_GATE = """....... [ 50%]
@@ -22,13 +22,13 @@ SKIPPED [1] tests/test_x.py:1: no program
 
 
 def test_of_a_gate_that_passed_the_summary_is_printed() -> None:
-    assert told(OUTPUT_OF_GATE, failed=False).startswith("====")
-    assert told("...\n3 passed in 0.10s\n", failed=False) == "3 passed in 0.10s"
-    assert told("", failed=False) == ""
+    assert report_of(OUTPUT_OF_GATE, failed=False).startswith("====")
+    assert report_of("...\n3 passed in 0.10s\n", failed=False) == "3 passed in 0.10s"
+    assert report_of("", failed=False) == ""
 
 
 def test_of_a_gate_that_failed_all_is_printed() -> None:
-    assert told(OUTPUT_OF_GATE, failed=True) == OUTPUT_OF_GATE.rstrip()
+    assert report_of(OUTPUT_OF_GATE, failed=True) == OUTPUT_OF_GATE.rstrip()
 
 
 @pytest.mark.process
@@ -56,11 +56,11 @@ def test_the_session_of_the_gate_has_a_low_priority_and_ends_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    told_pid = tmp_path / "pid"
+    pid_file = tmp_path / "pid"
     command = ["sh", "-c", "sleep 600 & echo $! > new; mv new pid; wait"]
     with Gate(command):
-        wait_until(told_pid.exists, what="the gate to start its child")
-        child = psutil.Process(int(told_pid.read_text()))
+        wait_until(pid_file.exists, what="the gate to start its child")
+        child = psutil.Process(int(pid_file.read_text()))
         assert child.nice() >= NICENESS
         group = Path(f"/proc/{child.pid}/autogroup")
         assert not group.exists() or group.read_text().endswith(f"nice {NICENESS}\n")

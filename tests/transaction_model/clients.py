@@ -20,7 +20,7 @@ TIMEOUTS_MS = (3000, 6000)
 
 
 @dataclass
-class Place:
+class Topic:
     """A stream as clients know it."""
 
     group: int
@@ -51,15 +51,15 @@ class Front:
         """Get the number before the write; the write is sent once more when it was ended."""
         known = self.numbers.setdefault((request.id, request.pid, request.epoch), {})
         for _ in range(8):
-            number = known.get(request.place.uid, 0)
+            number = known.get(request.topic.uid, 0)
             if not number:
                 reply = yield from self._number(connection, request)
                 if reply.code is not Code.OK:
                     answer(reply)
                     return
-                number = known[request.place.uid] = reply.value
+                number = known[request.topic.uid] = reply.value
             reply = yield self.world.call(
-                request.place.group,
+                request.topic.group,
                 request.command(number),
                 timeout_ms=30_000,
                 slow=self.world.slow,
@@ -67,9 +67,9 @@ class Front:
             if reply is None:
                 return
             if reply.code is Code.EVICTED:
-                yield self.world.call(request.place.group, s.Recall(request.place.name))
+                yield self.world.call(request.topic.group, s.Recall(request.topic.name))
             elif reply.code is Code.TXN_ENDED and self.may_ask(connection):
-                known.pop(request.place.uid, None)
+                known.pop(request.topic.uid, None)
             else:
                 break
         answer(reply)
@@ -129,22 +129,22 @@ class Request:
 
     id: str
     version: int
-    place: Place
+    topic: Topic
     pid: int
     epoch: int
     sequence: int
     values: tuple[tuple[str, str], ...]
 
     def command(self, number: int) -> s.Produce:
-        place = self.place
+        topic = self.topic
         pid, epoch = self.pid, self.epoch
-        return s.Produce(place.uid, place.name, self.values, pid, epoch, self.sequence, number)
+        return s.Produce(topic.uid, topic.name, self.values, pid, epoch, self.sequence, number)
 
     def question(self) -> s.TxnAdd | s.TxnNumber:
-        place = self.place
+        topic = self.topic
         if self.version == 1:
-            return s.TxnNumber(self.id, self.pid, self.epoch, place.uid)
-        streams = ((place.group, place.uid, place.name),)
+            return s.TxnNumber(self.id, self.pid, self.epoch, topic.uid)
+        streams = ((topic.group, topic.uid, topic.name),)
         return s.TxnAdd(self.id, self.pid, self.epoch, 2, streams)
 
 
@@ -231,15 +231,15 @@ class Instance:
         return self.world.recorder.begin(name, self.id, self.name, self.timeout_ms / 1000)
 
     def produce(
-        self, txn: Transaction, place: Place, values: list[str], keys: Any = (), sources: Any = ()
+        self, txn: Transaction, topic: Topic, values: list[str], keys: Any = (), sources: Any = ()
     ) -> Process:
         """Produce one batch; return whether it was acknowledged."""
-        operation = self.world.recorder.produce(txn, place.key, values, keys, sources)
-        if self.version == 1 and not (yield from self._add(place, operation)):
+        operation = self.world.recorder.produce(txn, topic.key, values, keys, sources)
+        if self.version == 1 and not (yield from self._add(topic, operation)):
             return False
-        sequence = self.sequences[place.uid] = self.sequences.get(place.uid, -1) + 1
+        sequence = self.sequences[topic.uid] = self.sequences.get(topic.uid, -1) + 1
         pairs = tuple(zip(keys or [""] * len(values), values, strict=True))
-        request = Request(self.id, self.version, place, self.pid, self.epoch, sequence, pairs)
+        request = Request(self.id, self.version, topic, self.pid, self.epoch, sequence, pairs)
         reply, unknown = None, False
         for _ in range(12):
             connection = self.connection
@@ -267,15 +267,15 @@ class Instance:
         front = connection.front
         return lambda answer: self.world.serve(front.produce(connection, request, answer))
 
-    def _add(self, place: Place, operation: Produced) -> Process:
-        if place.uid in self.added:
+    def _add(self, topic: Topic, operation: Produced) -> Process:
+        if topic.uid in self.added:
             return True
-        streams = ((place.group, place.uid, place.name),)
+        streams = ((topic.group, topic.uid, topic.name),)
         reply, _ = yield from self.ask(
             lambda born: s.TxnAdd(self.id, self.pid, self.epoch, 1, streams, (), born), 20
         )
         if reply is not None and reply.code is Code.OK:
-            self.added.add(place.uid)
+            self.added.add(topic.uid)
             return True
         self._failed(operation, reply, False)
         return False
@@ -351,7 +351,7 @@ class Instance:
         return done and committed
 
 
-def writer(instance: Instance, places: dict[str, Place], transactions: int) -> Process:
+def writer(instance: Instance, topics: dict[str, Topic], transactions: int) -> Process:
     """Write transactions over several streams."""
     world, random = instance.world, instance.world.random
     if not (yield from instance.init()):
@@ -361,13 +361,13 @@ def writer(instance: Instance, places: dict[str, Place], transactions: int) -> P
             return
         txn, good = instance.begin(), True
         for number in range(random.randint(1, 4)):
-            place = places[random.choice(sorted(places))]
+            topic = topics[random.choice(sorted(topics))]
             values = [f"{txn.name}.{number}.{part}" for part in range(random.randint(1, 2))]
-            keys = [random.choice("abc") for _ in values] if place.keyed else ()
-            if place.keyed and random.random() < 0.3:
+            keys = [random.choice("abc") for _ in values] if topic.keyed else ()
+            if topic.keyed and random.random() < 0.3:
                 values[-1] += DELETED
                 world.recorder.history.tombstones.add(values[-1])
-            good = yield from instance.produce(txn, place, values, keys)
+            good = yield from instance.produce(txn, topic, values, keys)
             if not good:
                 break
             yield random.randint(1, 120)
@@ -379,7 +379,7 @@ def writer(instance: Instance, places: dict[str, Place], transactions: int) -> P
 
 
 def pipeline(
-    instance: Instance, begin: Place, end: Place, group: tuple[int, str], rounds: int
+    instance: Instance, begin: Topic, end: Topic, group: tuple[int, str], rounds: int
 ) -> Process:
     """Consume, transform, produce."""
     world, random = instance.world, instance.world.random
@@ -453,17 +453,17 @@ def plain_commits(world: World, group: tuple[int, str]) -> Process:
             world.recorder.ended(operation)
 
 
-def plain_writer(world: World, place: Place, name: str) -> Process:
+def plain_writer(world: World, topic: Topic, name: str) -> Process:
     """Produce without transactions."""
     count = 0
     while world.faulty:
         yield world.random.randint(200, 800)
         count += 1
         values = [f"{name}.{count}"]
-        operation = world.recorder.produce(None, place.key, values)
-        stream = s.Produce(place.uid, place.name, (("", values[0]),))
+        operation = world.recorder.produce(None, topic.key, values)
+        stream = s.Produce(topic.uid, topic.name, (("", values[0]),))
         reply = yield world.exchange(
-            lambda answer, stream=stream: world.groups[place.group].receive(stream, answer), 1500
+            lambda answer, stream=stream: world.groups[topic.group].receive(stream, answer), 1500
         )
         if reply is not None and reply.code is Code.OK:
             world.recorder.ended(operation, OK)

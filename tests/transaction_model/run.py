@@ -23,7 +23,7 @@ from transaction_model.backups import Backup, restore, restored
 from transaction_model.clients import (
     Front,
     Instance,
-    Place,
+    Topic,
     fetch_position,
     offset_writer,
     pipeline,
@@ -72,7 +72,7 @@ class Run:
         self.world = World(seed, self.shape.slow)
         self.random = self.world.random
         self.fronts = [Front(self.world) for _ in range(2)]
-        self.places: dict[str, Place] = {}
+        self.topics: dict[str, Topic] = {}
         self.uids = 0
         self.backups: list[Backup] = []
 
@@ -112,7 +112,7 @@ class Run:
     def history(self) -> TransactionHistory:
         history = self.world.recorder.history
         if self.shape.consumers:
-            history.pipelines = {PIPELINE[1]: (self.places[INPUT].key, self.places[OUTPUT].key)}
+            history.pipelines = {PIPELINE[1]: (self.topics[INPUT].key, self.topics[OUTPUT].key)}
         return history
 
     def _start(self) -> None:
@@ -129,7 +129,7 @@ class Run:
             spawn(self._instances("p0", version=self.random.randint(1, 2), kind="pipeline"))
             spawn(self._instances("o0", version=self.random.randint(1, 2), kind="offsets"))
             spawn(plain_commits(self.world, SIDE))
-            spawn(plain_writer(self.world, self.places[INPUT], "plain"))
+            spawn(plain_writer(self.world, self.topics[INPUT], "plain"))
         for group in self.world.groups:
             spawn(self._duties(group))
             spawn(self._storage(group))
@@ -147,12 +147,12 @@ class Run:
     def create(self, name: str, group: int, *, diskless: bool) -> None:
         self.uids += 1
         compacted = self.shape.compacted
-        place = self.places[name] = Place(group, self.uids, name, compacted)
+        topic = self.topics[name] = Topic(group, self.uids, name, compacted)
         if compacted:
-            self.world.recorder.history.compacted.add(place.key)
+            self.world.recorder.history.compacted.add(topic.key)
         state = self.world.groups[group].state
-        state.streams[self.uids] = s.Stream(place.uid, name, diskless, compacted)
-        state.names[name] = place.uid
+        state.streams[self.uids] = s.Stream(topic.uid, name, diskless, compacted)
+        state.names[name] = topic.uid
 
     def _instances(self, name: str, version: int, kind: str = "writer") -> Process:
         """Run one instance after the other; sometimes the next begins before the end of one."""
@@ -171,13 +171,13 @@ class Run:
     def _life(self, instance: Instance, kind: str, running: list[bool]) -> Process:
         rounds = self.random.randint(2, 9)
         if kind == "pipeline":
-            begin, end = self.places[INPUT], self.places[OUTPUT]
+            begin, end = self.topics[INPUT], self.topics[OUTPUT]
             yield from pipeline(instance, begin, end, PIPELINE, rounds)
         elif kind == "offsets":
             yield from offset_writer(instance, SIDE, rounds)
         else:
-            places = {name: place for name, place in self.places.items() if name != OUTPUT}
-            yield from writer(instance, places, rounds)
+            topics = {name: topic for name, topic in self.topics.items() if name != OUTPUT}
+            yield from writer(instance, topics, rounds)
         instance.dead = True
         running.clear()
 
@@ -281,14 +281,14 @@ class Run:
 
     def _observer(self) -> Process:
         """Read as Kafka's client and as a reader of rows, from where the last poll ended."""
-        places: dict[tuple[int, str, int], int] = {}
+        positions: dict[tuple[int, str, int], int] = {}
         while True:
             yield self.random.randint(40, 120) if self.world.faulty else 5000
             for group in self.world.groups:
                 for stream in group.state.streams.values():
                     self._ends(stream)
                     if self.world.faulty and self.random.random() < 0.5:
-                        self._poll(stream, places)
+                        self._poll(stream, positions)
             if self.shape.consumers and self.world.faulty:
                 self.world.spawn(fetch_position(self.world, SIDE, "elsewhere"))
 
@@ -296,15 +296,15 @@ class Run:
         key = f"{stream.name}#{stream.uid}"
         self.world.recorder.ends(key, stream.stable_end, stream.next)
 
-    def _poll(self, stream: s.Stream, places: dict[tuple[int, str, int], int]) -> None:
+    def _poll(self, stream: s.Stream, positions: dict[tuple[int, str, int], int]) -> None:
         kind = self.random.choice((COMMITTED, ROWS))
         key = f"{stream.name}#{stream.uid}"
         if self.shape.compacted and self.random.random() < 0.3:
             batches, aborted, end = readers.fetched(stream, 0, 10**9)
             found = readers.client_filter(batches, aborted)
             self.world.recorder.whole_poll(COMMITTED, key, end, found)
-        place = (self.world.era, kind, stream.uid)
-        begin = places.get(place, 0)
+        reader = (self.world.era, kind, stream.uid)
+        begin = positions.get(reader, 0)
         if self.random.random() < 0.15:
             begin = self.random.randint(0, stream.stable_end)
         if kind == COMMITTED:
@@ -315,14 +315,14 @@ class Run:
             end = min(stream.stable_end, begin + self.random.randint(2, 12))
             found = readers.rows(stream, begin, end)
         if end > begin:
-            places[place] = end
+            positions[reader] = end
             self.world.recorder.poll(kind, kind, key, begin, end, found)
 
     def _recreated(self, name: str) -> Process:
         """Delete a topic and create it again."""
         while self.world.faulty:
             yield self.random.randint(1500, 6000)
-            old = self.places[name]
+            old = self.topics[name]
             reply = yield self.world.call(old.group, s.Recall(name))
             reply = yield self.world.call(old.group, s.Delete(old.uid))
             if reply is not None and reply.code is s.Code.OK and self.world.faulty:
