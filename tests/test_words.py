@@ -138,6 +138,9 @@ IDENTIFIERS = {
     "steering": "cluster node: reconfiguration",
     "strangers": "raft transport: unknown_leaders, missing_cores",
     "unheard": "raft: awaiting_term",
+    "wish": "proposed_columns",
+    "wished": "proposed",
+    "wishes": "proposals",
 }
 # `place` was a core, a position, an address, a location, a partition …
 ROOMS = " ".join(
