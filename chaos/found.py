@@ -180,7 +180,7 @@ FOUND = (
     ),
     Found(
         "A pack whose upload took minutes could be swept as an orphan if the leadership of its "
-        "home group moved meanwhile. The swept pack was then published, and acknowledged data was "
+        "owner group moved meanwhile. The swept pack was then published, and acknowledged data was "
         "lost.",
         "code review",
         "tests/cold/test_flush_and_collect.py",
@@ -387,7 +387,7 @@ FOUND = (
         "tests/subscriptions/test_a_home_that_moves.py",
     ),
     Found(
-        "After a restore, a group's state could be newer than that of a subscription's home "
+        "After a restore, a group's state could be newer than that of a subscription's owner "
         "group. Such a group kept the set of streams that the subscription had watched at that "
         "later time.",
         "code review",

@@ -112,6 +112,7 @@ IDENTIFIERS = {
     "Crew": "lakehouse: TablePool",
     "Give": "client: Deliver",
     "Heard": "EffectResult",
+    "HomeLate": "OwnerGroupLate",
     "News": "subscriptions: TailUpdates",
     "Talk": "Operation",
     "Trouble": "Backoff",
@@ -127,6 +128,8 @@ IDENTIFIERS = {
     "guest": "transport: connection",
     "heard": "client: effect_result",
     "holds": "stream: replica_count",
+    "home": "admin backup cold diskless service stream subscriptions: owner_group, owner",
+    "homes": "admin backup cold diskless service stream subscriptions: owner_groups, owned",
     "house": "transport: connections",
     "is_there": "transport: is_up",
     "leads": "engine replica stream: is_leader, leading",
@@ -138,6 +141,9 @@ IDENTIFIERS = {
     "steering": "cluster node: reconfiguration",
     "strangers": "raft transport: unknown_leaders, missing_cores",
     "unheard": "raft: awaiting_term",
+    "wish": "proposed_columns",
+    "wished": "proposed",
+    "wishes": "proposals",
 }
 # `place` was a core, a position, an address, a location, a partition …
 ROOMS = " ".join(

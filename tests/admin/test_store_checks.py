@@ -232,20 +232,20 @@ async def test_a_pack_that_a_group_led_elsewhere_never_got_is_let_go_of(
     world: World, asked: Asked
 ) -> None:
     """Lose a publication in a crash; different nodes lead the two groups now."""
-    home, other = (
+    owner_group, other = (
         world.group_of(name)
         for name in (A, next(name for name in NAMES if world.group_of(name) != world.group_of(A)))
     )
-    first = world.leader(home)
+    first = world.leader(owner_group)
     assert first is not None
     await world.wait(lambda: world.leader(other))
     if world.leader(other) is first:
         first.core.transfer(other, first.number % 3 + 1)
         await world.wait(lambda: world.leader(other) not in (None, first))
-    service, key = first.engine.service, f"x/packs/h/{home}-{'0' * 32}"
+    service, key = first.engine.service, f"x/packs/h/{owner_group}-{'0' * 32}"
     held = needed_by(world, next(name for name in NAMES if world.group_of(name) == other))
     for pack in (key, held):
-        await service.call(home, PackWritten(pack, [other], service.now_ms()))
+        await service.call(owner_group, PackWritten(pack, [other], service.now_ms()))
     await asyncio.sleep(COLLECT.settle_after_ms / 1000 + 1)
     collector = asked.checks[first.number, first.life]._tier.collector  # type: ignore[union-attr]
     await collector._settle_elsewhere()
@@ -257,7 +257,7 @@ async def test_a_pack_that_a_group_led_elsewhere_never_got_is_let_go_of(
         (group, command)
         for group, command in machine.outbox.messages.values()
         if isinstance(command, ReleasePack)
-    ] == [(home, ReleasePack(key, other, machine.counters.log_ms))]
+    ] == [(owner_group, ReleasePack(key, other, machine.counters.log_ms))]
     assert collector.counters.failures == 0
 
 

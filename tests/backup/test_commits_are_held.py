@@ -47,20 +47,20 @@ class Client:
     def __init__(self, transactions: Transactions, number: int) -> None:
         self.world, self.number = transactions, number
         self.id, self.group = f"id{number}", f"readers{number}"
-        self.home = 1 + number % GROUPS
+        self.owner_group = 1 + number % GROUPS
         self.sequences = dict.fromkeys(NAMES, 0)
         self.steps = self.run()
 
     def run(self) -> Steps:
         apply, random = self.world.apply, self.world.random
-        detail = apply(self.home, TxnInit(self.id, self.world.now, 900_000)).detail
+        detail = apply(self.owner_group, TxnInit(self.id, self.world.now, 900_000)).detail
         self.producer, self.epoch = detail
         count = 0
         while True:
             count += 1
             names = random.sample(NAMES, random.randint(2, 3))
             yield
-            added = apply(self.home, self.add(names))
+            added = apply(self.owner_group, self.add(names))
             for name in names:
                 yield
                 self.write(name, count, added.detail)
@@ -68,9 +68,9 @@ class Client:
             self.offset(count, added.detail)
             commit = random.random() < 0.6
             yield from self.end(commit)
-            while self.world.machine(self.home).transactions.get(self.id).is_active:  # type: ignore[union-attr]
+            while self.world.machine(self.owner_group).transactions.get(self.id).is_active:  # type: ignore[union-attr]
                 yield
-                self.world.deliver(self.home)
+                self.world.deliver(self.owner_group)
             if commit:
                 self.world.committed.add((self.number, count))
             self.world.whole[self.number, count] = set(names)
@@ -100,14 +100,14 @@ class Client:
         command = TxnOffsets(
             self.group, self.world.now, self.producer, self.epoch, number, -1, "", [entry]
         )
-        home = self.world.group_of_readers(self.group)
-        assert self.world.apply(home, command).code == Code.OK
+        owner_group = self.world.group_of_readers(self.group)
+        assert self.world.apply(owner_group, command).code == Code.OK
 
     def end(self, commit: bool) -> Steps:
         while True:
             yield
             end = TxnEnd(self.id, self.producer, self.epoch, commit, 2, self.world.now)
-            reply = self.world.apply(self.home, end)
+            reply = self.world.apply(self.owner_group, end)
             if reply.code != Code.TXN_HELD:
                 assert reply.code == Code.OK, reply
                 self.producer, self.epoch = reply.detail
@@ -206,8 +206,8 @@ def torn(machines: dict[int, Machine], transactions: Transactions) -> list[str]:
                 key = int(client[-1:]), int(count.rstrip(b"\0"))
                 found.setdefault(key, set()).add(name)
     for client in transactions.clients:
-        home = machines[transactions.group_of_readers(client.group)]
-        group = home.consumer_groups.by_id.get(client.group)
+        owner = machines[transactions.group_of_readers(client.group)]
+        group = owner.consumer_groups.by_id.get(client.group)
         position = max((entry.offset for entry, _ in group.entries()), default=0) if group else 0
         newest = max((count for number, count in found if number == client.number), default=0)
         if position != newest:

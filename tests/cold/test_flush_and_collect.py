@@ -293,7 +293,7 @@ def test_a_late_publish_of_a_lost_pack_changes_nothing() -> None:
 
 
 def test_a_pack_whose_intent_is_repeated_after_its_deletion_is_deleted_again() -> None:
-    """Repeat a pack's intent after the group released the pack and its home group dropped the
+    """Repeat a pack's intent after the group released the pack and its owner group dropped the
     record of it."""
 
     async def story() -> None:
@@ -467,7 +467,7 @@ def test_the_most_eager_collector_leaves_packs_on_their_way_alone() -> None:
 
 
 def test_a_pack_that_was_so_slow_that_it_was_swept_is_not_named() -> None:
-    """Move the leadership of the home group meanwhile: the new leader knows nothing of packs in
+    """Move the leadership of the owner group meanwhile: the new leader knows nothing of packs in
     flight."""
 
     async def story() -> None:

@@ -114,7 +114,7 @@ def test_a_slow_group_delays_only_its_own_answers() -> None:
     diskless_story(work)
 
 
-def test_a_group_without_a_leader_is_no_home_and_delays_only_its_own_answers() -> None:
+def test_a_group_without_a_leader_owns_no_pack_and_delays_only_its_own_answers() -> None:
     async def work(world: DisklessWorld) -> None:
         world.log.leaderless = {1, 3}
         began = now()
@@ -124,7 +124,9 @@ def test_a_group_without_a_leader_is_no_home_and_delays_only_its_own_answers() -
         assert not waiting.done()
         alone = world.append("c", b"1", group=3)
         await asyncio.sleep(1)
-        assert [home for home, _ in world.log.intents] == [2, 2], "also of a pack of group 3 alone"
+        assert [owner_group for owner_group, _ in world.log.intents] == [2, 2], (
+            "also of a pack of group 3 alone"
+        )
         world.log.leaderless = set()
         await asyncio.gather(waiting, alone)
         assert world.log.applied == {"a": [b"1"], "b": [b"1"], "c": [b"1"]}
@@ -132,7 +134,7 @@ def test_a_group_without_a_leader_is_no_home_and_delays_only_its_own_answers() -
     diskless_story(work)
 
 
-def test_a_pack_whose_home_does_not_answer_goes_to_another_home_after_a_second() -> None:
+def test_a_pack_whose_owner_does_not_answer_goes_to_another_owner_after_a_second() -> None:
     async def work(world: DisklessWorld) -> None:
         world.log.seconds = lambda group: 20.0 if group == 1 else LOG_SECONDS
         began = now()
@@ -146,12 +148,12 @@ def test_a_pack_whose_home_does_not_answer_goes_to_another_home_after_a_second()
         assert now() - later < 0.4, "the slow group is avoided for a while"
         await asyncio.gather(slow, again)
         assert world.log.applied == {"a": [b"1", b"2"], "b": [b"1", b"2"]}
-        assert [home for home, _ in world.log.intents] == [2, 2]
+        assert [owner_group for owner_group, _ in world.log.intents] == [2, 2]
 
     diskless_story(work)
 
 
-def test_without_a_better_home_an_intent_waits_for_its_group() -> None:
+def test_without_a_better_owner_an_intent_waits_for_its_group() -> None:
     async def work(world: DisklessWorld) -> None:
         world.log.seconds = lambda group: 4.0
         world.log.leaderless = {2, 3, 4, 5}

@@ -170,7 +170,7 @@ async def test_a_failed_round_is_tried_again_after_a_while(world: World) -> None
 
 @story
 async def test_a_release_that_waited_in_an_outbox_counts_from_its_arrival(world: World) -> None:
-    """The grace of an object begins when its home group hears of the release, however old the
+    """The grace of an object begins when its owner group hears of the release, however old the
     delete is."""
     await world.create(NAMES[0])
     await world.append(NAMES[0], b"x")

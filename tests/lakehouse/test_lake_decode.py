@@ -17,7 +17,7 @@ from polynya.lakehouse.decoding.assemble import arrow_type
 from polynya.lakehouse.decoding.decode import Decoded, Schema, decode, observed
 from polynya.lakehouse.schema.choice import shape
 from polynya.lakehouse.schema.columns import Column, adopt
-from polynya.lakehouse.schema.wishes import wish
+from polynya.lakehouse.schema.proposals import proposed_columns
 
 
 def packed(records: list[bytes]) -> tuple[Any, Any]:
@@ -46,7 +46,7 @@ def naive(
 
 
 def columns_of(records: list[bytes]) -> list[Column]:
-    return adopt([], wish([], observed(rows.parse(record)[0] for record in records)))
+    return adopt([], proposed_columns([], observed(rows.parse(record)[0] for record in records)))
 
 
 def check(records: list[bytes], schema: Schema) -> Decoded:
@@ -152,14 +152,14 @@ def test_fast_equals_naive(
 
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records_of, records_of)
-def test_wishes_lead_to_a_schema_without_unknown_fields(
+def test_proposed_columns_lead_to_a_schema_without_unknown_fields(
     sample: list[bytes], records: list[bytes]
 ) -> None:
     columns = columns_of(sample)
     data, ends = packed(records)
-    wishes = decode(data, ends, Schema(columns, discover=True)).wishes
-    wide = adopt(columns, wishes)
-    assert wide[: len(columns)] == columns or wishes
+    proposals = decode(data, ends, Schema(columns, discover=True)).proposals
+    wide = adopt(columns, proposals)
+    assert wide[: len(columns)] == columns or proposals
     decoded = check(records, Schema(wide))
     assert not [
         1
@@ -167,7 +167,7 @@ def test_wishes_lead_to_a_schema_without_unknown_fields(
         for problem in found
         if problem.reason == rows.UNKNOWN
     ]
-    assert not decode(*packed(records), Schema(wide, discover=True)).wishes
+    assert not decode(*packed(records), Schema(wide, discover=True)).proposals
 
 
 def test_misaligned_lines_are_not_believed() -> None:
@@ -214,14 +214,14 @@ def test_bad_utf8_is_a_dead_letter_and_not_a_wrong_string() -> None:
     assert decoded.arrays[0].to_pylist() == ["ok", None, "fine"]
 
 
-def test_a_clash_of_a_hundredth_is_wished_for_and_less_is_not() -> None:
+def test_a_clash_of_a_hundredth_is_proposed_and_less_is_not() -> None:
     columns = [Column("n", "long", "n")]
     few = [b'{"n":%d}' % number for number in range(1000)]
     few[5] = b'{"n":"x"}'
-    assert not decode(*packed(few), Schema(columns, discover=True)).wishes
+    assert not decode(*packed(few), Schema(columns, discover=True)).proposals
     many = [b'{"n":"x"}' if number % 50 == 0 else b'{"n":1}' for number in range(1000)]
-    wishes = decode(*packed(many), Schema(columns, discover=True)).wishes
-    assert [(wished.field, wished.type) for wished in wishes] == [("n", "string")]
+    proposals = decode(*packed(many), Schema(columns, discover=True)).proposals
+    assert [(proposed.field, proposed.type) for proposed in proposals] == [("n", "string")]
 
 
 @pytest.mark.parametrize(

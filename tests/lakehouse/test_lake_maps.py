@@ -21,7 +21,7 @@ from polynya.lakehouse.schema import types
 from polynya.lakehouse.schema.choice import chosen
 from polynya.lakehouse.schema.columns import Column, adopt, leaves
 from polynya.lakehouse.schema.profiles import FieldProfile, observe
-from polynya.lakehouse.schema.wishes import wish
+from polynya.lakehouse.schema.proposals import proposed_columns
 from polynya.lakehouse.sql.query import query
 
 REGISTRY = Path(__file__).parent / "registry"
@@ -35,7 +35,7 @@ def seen(*values: Any) -> FieldProfile:
 
 
 def grown(columns: list[Column], *values: Any) -> list[Column]:
-    return adopt(columns, wish(columns, seen(*values)))
+    return adopt(columns, proposed_columns(columns, seen(*values)))
 
 
 def types_of(columns: list[Column]) -> dict[str, str]:

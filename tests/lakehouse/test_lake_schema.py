@@ -12,7 +12,7 @@ from polynya.lakehouse.schema import types
 from polynya.lakehouse.schema.choice import shape
 from polynya.lakehouse.schema.columns import Column, adopt, leaves
 from polynya.lakehouse.schema.profiles import FieldProfile, observe
-from polynya.lakehouse.schema.wishes import wish
+from polynya.lakehouse.schema.proposals import proposed_columns
 
 
 def seen(*values: Any) -> FieldProfile:
@@ -34,7 +34,7 @@ def _typed(column: Column) -> Any:
 
 
 def grown(columns: list[Column], *values: Any) -> list[Column]:
-    return adopt(columns, wish(columns, seen(*values)))
+    return adopt(columns, proposed_columns(columns, seen(*values)))
 
 
 def test_first_sight() -> None:
@@ -210,9 +210,9 @@ def test_columns_only_ever_grow(first: list[Any], second: list[Any]) -> None:
     columns = grown([], *first)
     wide = grown(columns, *second)
     _check_grown(columns, wide)
-    assert grown(wide, *second) == wide, "what was adopted is not wished for again"
+    assert grown(wide, *second) == wide, "what was adopted is not proposed again"
     _check_names(wide, types.OUR_COLUMNS)
-    assert adopt(columns, wish(columns, seen(*second))) == wide, (
+    assert adopt(columns, proposed_columns(columns, seen(*second))) == wide, (
         "the same samples make the same schema"
     )
 

@@ -100,8 +100,8 @@ async def test_who_holds_a_lease_holds_it_after_a_failover_and_no_longer_than_it
     await write_json(leader, JOB, b"1")
     claimed = await workers.until("POST", "subscriptions/s/claim", {"worker": "one"}, 200)
     loop, until = asyncio.get_running_loop(), asyncio.get_running_loop().time() + 20
-    home = next(number for number in (1, 2) if leader_knows(world, number, "s"))
-    dead = await lose_the_leader(world, home, workers)
+    owner_group = next(number for number in (1, 2) if leader_knows(world, number, "s"))
+    dead = await lose_the_leader(world, owner_group, workers)
 
     status, answer = await workers.ask("POST", "subscriptions/s/claim", {"worker": "two"})
     assert status == 409, "its first leader is gone, and the lease is not"
@@ -133,7 +133,7 @@ async def test_who_holds_a_lease_holds_it_after_a_failover_and_no_longer_than_it
     status, answer = await workers.ask("POST", "subscriptions/s/ack", late, claimed["token"])
     assert (status, answer["error"]["code"]) == (409, "FENCED")
 
-    await lose_the_leader(world, home, workers)
+    await lose_the_leader(world, owner_group, workers)
     acks = [{"stream": link["path"], "offset": link["tail_offset"]} for link in second["streams"]]
     done = {
         "wake_id": second["wake_id"],
@@ -153,7 +153,7 @@ async def test_who_holds_a_lease_holds_it_after_a_failover_and_no_longer_than_it
 def leader_knows(world: World, group: int, key: str) -> bool:
     leader = world.leader(group)
     assert leader is not None
-    return key in leader.core.core_replicas.groups[group].machine.subscriptions.homes
+    return key in leader.core.core_replicas.groups[group].machine.subscriptions.owned
 
 
 @pytest.mark.parametrize("lost", ["the source's leader", "the fork's leader"])

@@ -127,11 +127,11 @@ def test_the_next_transaction_is_logged_right_behind_the_acknowledgement_of_the_
         transactions, streams = await begun(world)
         pair = await transactions.init("a", MINUTE)
         await transactions.add("a", pair, streams, [], version=2)
-        proposals, home = world.service.proposals, transactions.group_of("a")
+        proposals, owner_group = world.service.proposals, transactions.group_of("a")
         propose_to, logged = proposals.propose_to, list[str]()
 
         def propose(group: int, command: Command, done: Done) -> None:
-            if group == home and not isinstance(command, TxnMarkers):
+            if group == owner_group and not isinstance(command, TxnMarkers):
                 logged.append(type(command).__name__)
             propose_to(group, command, done)
 

@@ -1,5 +1,5 @@
 """Leftovers on a healthy cluster: each pack in the object store is needed by a group, and each
-home knows only existing holders."""
+owner group knows only existing holders."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def leftovers(world: World) -> list[str]:
     found += [
         f"{key} is released too late" for each in machines.values() for key in each.packs.pages_gone
     ]
-    for home, machine in machines.items():
+    for owner_group, machine in machines.items():
         for key, pack in machine.packs.owned.items():
             idle = [group for group in pack.groups if key not in machines[group].packs.held]
             if idle or not pack.groups:
-                found.append(f"{key} of group {home} is not needed by {idle}")
+                found.append(f"{key} of group {owner_group} is not needed by {idle}")
     return found

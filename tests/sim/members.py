@@ -1,6 +1,6 @@
 """Subscriptions that are created and deleted, by pattern and by name, whose streams change too:
 deleted, trimmed, re-created, or not yet created. On a healthy cluster each group watches as the
-home says, and new subscriptions receive records. Nothing is left of a deleted one."""
+owner group says, and new subscriptions receive records. Nothing is left of a deleted one."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def disagreement(machine: Machine) -> str:
     } - state.watches.keys()
     if unknown:
         return f"streams have links of {unknown}"
-    awake = {key for key, home in state.homes.items() if home.state != State.IDLE}
+    awake = {key for key, each in state.owned.items() if each.state != State.IDLE}
     return (
         ""
         if awake == set(state.awake)
@@ -112,7 +112,7 @@ class Subscribers:
         await self._hears(KEYS[0], LATE[0])
 
     def _agree(self) -> None:
-        """Check at any moment that homes and groups agree."""
+        """Check at any moment that owner groups and others agree."""
         for machine in self._machines():
             text = disagreement(machine)
             assert not text, f"group {machine.group}: {text}"
@@ -166,7 +166,7 @@ class Subscribers:
                 for name, keys in each.items()
                 if key in keys
             ]
-            if key in state.homes or key in state.watches or links or graves or waits:
+            if key in state.owned or key in state.watches or links or graves or waits:
                 return (
                     f"group {machine.group} has of {key}: {links} {graves} {waits} "
                     f"{state.watches.get(key)}"

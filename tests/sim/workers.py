@@ -20,7 +20,7 @@ from polynya.stream.features.subscriptions.commands import SubscriptionConfig
 from polynya.stream.features.subscriptions.rules import PULL_WAKE, WEBHOOK
 from polynya.stream.replies import Reply
 from polynya.subscriptions.messages import ClaimWork, Get, OperationResult, Put, Work
-from polynya.subscriptions.wakes import HOME_PREFIX
+from polynya.subscriptions.wakes import OWNER_PREFIX
 from polynya.subscriptions.webhooks import DeliveryOutcome
 
 if TYPE_CHECKING:
@@ -378,9 +378,9 @@ class Shop:
         )
 
     def _oldest_ms(self) -> int:
-        """Return a lower bound for the time of new records in the home of the pull-wake
+        """Return a lower bound for the time of new records in the owner group of the pull-wake
         subscription."""
-        return self.stamps[self._world.group_of(HOME_PREFIX + PULL)]
+        return self.stamps[self._world.group_of(OWNER_PREFIX + PULL)]
 
 
 def _acks(tails: dict[str, tuple[int, int]]) -> list[tuple[str, str]]:

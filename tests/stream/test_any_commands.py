@@ -64,7 +64,7 @@ from polynya.stream.state.model import Stream
 from polynya.stream.state.profile_epochs import profile_epoch_of
 
 NAMES = [*(f"test/{letter}" for letter in "abcde"), "other/x"]
-HOME = 1  # of packs and subscriptions
+OWNER = 1  # of packs and subscriptions
 STEPS = 250
 JOBS = {7: "test/", 9: ""}  # tables and their prefixes
 
@@ -304,8 +304,8 @@ class Player:
             cold = self.world.slice_of(
                 stream, self.random.randint(1, len(stream.hot or ())), f"pack{self.packs}"
             )
-            self.apply(PackWritten(cold.pack, [self.group], self.now_ms), HOME)
-            self.apply(PublishSlices(cold.pack, HOME, 1, [(stream.uid, cold)], self.now_ms))
+            self.apply(PackWritten(cold.pack, [self.group], self.now_ms), OWNER)
+            self.apply(PublishSlices(cold.pack, OWNER, 1, [(stream.uid, cold)], self.now_ms))
 
     def merge(self) -> None:
         several = [
@@ -325,12 +325,12 @@ class Player:
             some[0].record, some[0].byte, records, length, f"pack{self.packs}", 0, 10, 5
         )
         world.slices[cold.pack, 0] = [batch for each in some for batch in world.batches_of(each)]
-        self.apply(PackWritten(cold.pack, [self.group], self.now_ms), HOME)
-        self.apply(ReplaceSlices(cold.pack, HOME, 1, [(stream.uid, cold)], self.now_ms))
+        self.apply(PackWritten(cold.pack, [self.group], self.now_ms), OWNER)
+        self.apply(ReplaceSlices(cold.pack, OWNER, 1, [(stream.uid, cold)], self.now_ms))
 
     def collect(self) -> None:
-        for key in list(self.world.machines[HOME].packs.condemned(self.now_ms)):
-            self.apply(PackDeleted(key), HOME)
+        for key in list(self.world.machines[OWNER].packs.condemned(self.now_ms)):
+            self.apply(PackDeleted(key), OWNER)
 
     def evict(self) -> None:
         names = [name for name in self.machine.directory.streams if self.chance(0.6)]
@@ -368,8 +368,8 @@ class Player:
     # Subscriptions.
 
     @property
-    def home(self) -> Subscription | None:
-        return self.random.choice([*self.world.machines[HOME].subscriptions.homes.values(), None])
+    def owned(self) -> Subscription | None:
+        return self.random.choice([*self.world.machines[OWNER].subscriptions.owned.values(), None])
 
     def put(self) -> None:
         pattern, kind = self.random.choice(["test/*", "**", ""]), self.random.choice([0, 1])
@@ -379,85 +379,99 @@ class Player:
             SubscriptionPutLimited(*put, 3, "dead/x")
             if self.chance(0.3)
             else SubscriptionPut(*put),
-            HOME,
+            OWNER,
         )
 
     def members(self) -> None:
-        home = self.home
-        if home is not None:
+        subscription = self.owned
+        if subscription is not None:
             self.apply(
-                SubscriptionStreams(home.id, [self.name], [self.random.choice(NAMES)], self.now_ms),
-                HOME,
+                SubscriptionStreams(
+                    subscription.id, [self.name], [self.random.choice(NAMES)], self.now_ms
+                ),
+                OWNER,
             )
 
     def link(self) -> None:
-        home = self.home
-        if home is not None:
+        subscription = self.owned
+        if subscription is not None:
             for group in (1, 2):
                 command = LinkSubscription(
-                    home.id,
-                    home.uid,
-                    home.revision,
-                    home.config.pattern,
+                    subscription.id,
+                    subscription.uid,
+                    subscription.revision,
+                    subscription.config.pattern,
                     "wake/x",
-                    list(home.streams),
+                    list(subscription.streams),
                 )
                 self.apply(command, group)
-            self.apply(SubscriptionLinked(home.id, home.uid, home.revision), HOME)
+            self.apply(
+                SubscriptionLinked(subscription.id, subscription.uid, subscription.revision), OWNER
+            )
 
     def event(self) -> None:
-        home = self.home
-        if home is not None:
-            event, wake_id = self.random.choice(list(Event)), home.wake_id or "w"
+        subscription = self.owned
+        if subscription is not None:
+            event, wake_id = self.random.choice(list(Event)), subscription.wake_id or "w"
             self.apply(
                 SubscriptionEvent(
-                    home.id,
-                    home.uid,
+                    subscription.id,
+                    subscription.uid,
                     event,
                     self.now_ms,
-                    home.generation,
+                    subscription.generation,
                     wake_id,
                     self.name,
                     self.now_ms + 10,
                 ),
-                HOME,
+                OWNER,
             )
 
             if self.chance(0.3):
                 cursor = (self.name, self.random.randint(0, 3), 0)
-                fence = (home.generation, home.wake_id)
+                fence = (subscription.generation, subscription.wake_id)
                 self.apply(
                     SubscriptionRetry(
-                        home.id, home.uid, self.now_ms, *fence, *cursor, self.now_ms + 10, "boom"
+                        subscription.id,
+                        subscription.uid,
+                        self.now_ms,
+                        *fence,
+                        *cursor,
+                        self.now_ms + 10,
+                        "boom",
                     ),
-                    HOME,
+                    OWNER,
                 )
 
     def workers(self) -> None:
-        home, worker = self.home, self.random.choice("uvw")
-        if home is not None:
+        subscription, worker = self.owned, self.random.choice("uvw")
+        if subscription is not None:
             until_ms = self.now_ms + self.random.choice([0, 5, 50])
             report = (worker, 4, until_ms if until_ms > self.now_ms else 0, [])
-            self.apply(SubscriptionWorker(home.id, home.uid, self.now_ms, *report), HOME)
+            self.apply(
+                SubscriptionWorker(subscription.id, subscription.uid, self.now_ms, *report), OWNER
+            )
             if self.chance(0.2):
-                self.apply(ForgetFailure(home.id, home.uid, self.name), HOME)
+                self.apply(ForgetFailure(subscription.id, subscription.uid, self.name), OWNER)
 
     def acknowledge(self) -> None:
-        home, stream = self.home, self.stream
-        if home is not None and stream is not None:
+        subscription, stream = self.owned, self.stream
+        if subscription is not None and stream is not None:
             position = (
                 self.random.randint(0, stream.next_record + 1),
                 self.random.randint(0, stream.next_byte),
             )
             kind = ResetLinks if self.chance(0.2) else AckLinks
-            self.apply(kind(home.id, home.uid, [(stream.name, stream.uid, *position)]))
+            self.apply(
+                kind(subscription.id, subscription.uid, [(stream.name, stream.uid, *position)])
+            )
 
     def forget(self) -> None:
-        home = self.home
-        if home is not None:
-            self.apply(SubscriptionDelete(home.id, self.now_ms), HOME)
+        subscription = self.owned
+        if subscription is not None:
+            self.apply(SubscriptionDelete(subscription.id, self.now_ms), OWNER)
             for group in (1, 2) if self.chance(0.7) else ():
-                self.apply(UnlinkSubscription(home.id, home.uid), group)
+                self.apply(UnlinkSubscription(subscription.id, subscription.uid), group)
 
 
 @pytest.mark.parametrize("seed", [*range(15), *long(range(15, 40))])

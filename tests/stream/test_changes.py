@@ -109,10 +109,10 @@ def test_each_command_of_a_subscription_alone() -> None:
     machine, apply = world.machines[1], changing(world)
     config = SubscriptionConfig(0, "", ["a"], "http://hook/", "", 1000)
     apply(SubscriptionPut("s", 1, config, "http://one"))
-    uid = machine.subscriptions.homes["s"].uid
+    uid = machine.subscriptions.owned["s"].uid
     apply(SubscriptionPut("s", 2, config, "http://two"))
     apply(SubscriptionStreams("s", ["b"], [], 3))
-    apply(SubscriptionLinked("s", uid, machine.subscriptions.homes["s"].revision))
+    apply(SubscriptionLinked("s", uid, machine.subscriptions.owned["s"].revision))
     apply(Create(A, 4, "text/plain", Encoding.BYTES))
     apply(LinkSubscription("s", uid, 1, "", "", [A]))
     apply(LinkSubscription("s", uid, 2, "", "", []))

@@ -231,11 +231,11 @@ def test_a_subscription_is_idle_and_linked_anew() -> None:
     for group in (1, 2):
         copied.world.apply(group, LinkSubscription("s", uid, 1, "docs/**", "", []))
     copied.world.apply(1, SubscriptionEvent("s", uid, Event.WAKE, 5, wake_id="w", text=SOURCE))
-    before = copied.world.machines[1].subscriptions.homes["s"]
+    before = copied.world.machines[1].subscriptions.owned["s"]
     assert before.state == State.WAKING
     copied.copy()
     world, _ = copied.reborn()
-    after = world.machines[1].subscriptions.homes["s"]
+    after = world.machines[1].subscriptions.owned["s"]
     assert (after.state, after.wake_id, after.linked) == (State.IDLE, "", 0)
     assert after.generation > before.generation
     watch = world.machines[1].subscriptions.watches["s"]
@@ -250,9 +250,10 @@ def test_a_subscription_of_which_another_group_knows_more_is_linked_as_its_home_
     copied.world.apply(2, LinkSubscription("s", uid, 3, "docs/**", "", [TARGET]))
     copied.copy(2)
     world, _ = copied.reborn()
-    home = world.machines[1].subscriptions.homes["s"]
+    subscription = world.machines[1].subscriptions.owned["s"]
     assert (
-        world.apply(2, LinkSubscription("s", uid, home.revision, "docs/**", "", [])).code == Code.OK
+        world.apply(2, LinkSubscription("s", uid, subscription.revision, "docs/**", "", [])).code
+        == Code.OK
     )
     assert not world.machines[2].subscriptions.by_name, (
         "not what it watched in the time that is lost"
@@ -261,7 +262,8 @@ def test_a_subscription_of_which_another_group_knows_more_is_linked_as_its_home_
     copied.copy(2)
     world, _ = copied.reborn()
     assert (
-        world.apply(2, LinkSubscription("s", uid, home.revision, "docs/**", "", [])).code == Code.OK
+        world.apply(2, LinkSubscription("s", uid, subscription.revision, "docs/**", "", [])).code
+        == Code.OK
     )
 
 

@@ -2,7 +2,7 @@
 is a command, the lines below it its response.
 
     at 1000                                 set the log's time
-    put ID [pull] [pattern=P] [streams=A,B] [wake=W] [lease=MS] [max=N]      in the home group
+    put ID [pull] [pattern=P] [streams=A,B] [wake=W] [lease=MS] [max=N]      in the owner group
     tell ID [GROUP …]                       send the watch to the groups (default: all)
     add ID NAME, remove ID NAME, delete ID, forget ID UID             membership; `tell` sends it to the groups
     create NAME [ttl=S] [body=B] [fork=SOURCE@RECORD_BYTE], append NAME BODY, gone NAME
@@ -54,7 +54,7 @@ def run(text: str) -> str:
     return traced(text, step)
 
 
-def home_of(key: str) -> int:
+def owner_group_of(key: str) -> int:
     return group_of("__ds/subscriptions/" + key, GROUPS)
 
 
@@ -81,7 +81,7 @@ def check_links(world: World) -> None:
                 stream.links and stream.links.keys() <= state.watches.keys()
             )
         assert state.awake.keys() == {
-            key for key, home in state.homes.items() if home.state != State.IDLE
+            key for key, subscription in state.owned.items() if subscription.state != State.IDLE
         }
 
 
@@ -94,11 +94,11 @@ class _Story:
         self.world = World(GROUPS)
         self.now_ms = 0
 
-    def home(self, key: str) -> Subscription:
-        return self.world.machines[home_of(key)].subscriptions.homes[key]
+    def owned(self, key: str) -> Subscription:
+        return self.world.machines[owner_group_of(key)].subscriptions.owned[key]
 
-    def at_home(self, key: str, command: object) -> Reply:
-        return self._apply(home_of(key), command)
+    def at_owner(self, key: str, command: object) -> Reply:
+        return self._apply(owner_group_of(key), command)
 
     def _apply(self, group: int, command: object) -> Reply:
         reply = self.world.apply(group, command)  # type: ignore[arg-type]
@@ -132,19 +132,19 @@ class _Story:
             if "max" in named
             else SubscriptionPut(*put)
         )
-        return [Code(self.at_home(words[0], command).code).name]
+        return [Code(self.at_owner(words[0], command).code).name]
 
     def do_tell(self, words: list[str]) -> list[str]:
-        home = self.home(words[0])
+        subscription = self.owned(words[0])
         replies = []
         for group in [int(word) for word in words[1:]] or range(1, GROUPS + 1):
-            names = [name for name in home.streams if group_of(name, GROUPS) == group]
+            names = [name for name in subscription.streams if group_of(name, GROUPS) == group]
             command = LinkSubscription(
-                home.id,
-                home.uid,
-                home.revision,
-                home.config.pattern,
-                home.config.wake_stream,
+                subscription.id,
+                subscription.uid,
+                subscription.revision,
+                subscription.config.pattern,
+                subscription.config.wake_stream,
                 names,
             )
             replies.append(Code(self._apply(group, command).code).name)
@@ -153,7 +153,7 @@ class _Story:
     def do_add(self, words: list[str]) -> list[str]:
         return [
             Code(
-                self.at_home(
+                self.at_owner(
                     words[0],
                     SubscriptionStreams(words[0], [canonical_name(words[1])], [], self.now_ms),
                 ).code
@@ -163,7 +163,7 @@ class _Story:
     def do_remove(self, words: list[str]) -> list[str]:
         return [
             Code(
-                self.at_home(
+                self.at_owner(
                     words[0],
                     SubscriptionStreams(words[0], [], [canonical_name(words[1])], self.now_ms),
                 ).code
@@ -171,7 +171,7 @@ class _Story:
         ]
 
     def do_delete(self, words: list[str]) -> list[str]:
-        reply = self.at_home(words[0], SubscriptionDelete(words[0], self.now_ms))
+        reply = self.at_owner(words[0], SubscriptionDelete(words[0], self.now_ms))
         for group in range(1, GROUPS + 1) if reply.code == Code.OK and "told" in words else ():
             self._apply(group, UnlinkSubscription(words[0], reply.uid))
         return [Code(reply.code).name]
@@ -222,7 +222,7 @@ class _Story:
             named.get("text", ""),
             int(named.get("until", "0")),
         )
-        reply = self.at_home(key, command)
+        reply = self.at_owner(key, command)
         return [Code(reply.code).name, *(self.do_show([key]) if reply.code == Code.OK else [])]
 
     def do_retry(self, words: list[str]) -> list[str]:
@@ -230,7 +230,7 @@ class _Story:
         record, byte = words[2].split("_")
         command = SubscriptionRetry(
             key,
-            self.home(key).uid,
+            self.owned(key).uid,
             self.now_ms,
             int(named.get("gen", "0")),
             named.get("wake", ""),
@@ -240,7 +240,7 @@ class _Story:
             int(named.get("until", "0")),
             "boom",
         )
-        reply = self.at_home(key, command)
+        reply = self.at_owner(key, command)
         return [Code(reply.code).name, *(self.do_show([key]) if reply.code == Code.OK else [])]
 
     def do_ack(self, words: list[str]) -> list[str]:
@@ -249,7 +249,7 @@ class _Story:
         stream = self.world.machines[group].directory.lookup(name)
         record, byte = words[2].split("_")
         ack = AckLinks(
-            key, self.home(key).uid, [(name, stream.uid if stream else 0, int(record), int(byte))]
+            key, self.owned(key).uid, [(name, stream.uid if stream else 0, int(record), int(byte))]
         )
         reply = self._apply(group, ack)
         return [
@@ -257,39 +257,46 @@ class _Story:
         ]
 
     def do_show(self, words: list[str]) -> list[str]:
-        home = self.home(words[0])
-        parts = [State(home.state).name.lower(), f"gen={home.generation}"]
-        parts += [f"wake={home.wake_id}"] if home.wake_id else []
-        parts += [f"holder={home.holder}"] if home.holder else []
-        parts += [f"lease until {home.lease_until_ms}"] if home.lease_until_ms else []
-        parts += [f"failed={home.attempts}"] if home.attempts else []
-        parts += [f"next attempt {home.next_attempt_ms}"] if home.next_attempt_ms else []
-        failures = home.failures
+        subscription = self.owned(words[0])
+        parts = [State(subscription.state).name.lower(), f"gen={subscription.generation}"]
+        parts += [f"wake={subscription.wake_id}"] if subscription.wake_id else []
+        parts += [f"holder={subscription.holder}"] if subscription.holder else []
+        parts += (
+            [f"lease until {subscription.lease_until_ms}"] if subscription.lease_until_ms else []
+        )
+        parts += [f"failed={subscription.attempts}"] if subscription.attempts else []
+        parts += (
+            [f"next attempt {subscription.next_attempt_ms}"] if subscription.next_attempt_ms else []
+        )
+        failures = subscription.failures
         parts += [f"attempts={failures.attempts}"] if failures.attempts else []
         parts += [f"paused until {failures.until_ms}"] if failures.until_ms else []
         return [" ".join(parts)]
 
     def do_links(self, words: list[str]) -> list[str]:
-        home, limit = self.home(words[0]), int(_named(words).get("limit", "100"))
+        subscription, limit = self.owned(words[0]), int(_named(words).get("limit", "100"))
         found = [
             info
             for machine in self.world.machines.values()
-            for info in oldest_links(machine, home.id, home.uid, limit)
+            for info in oldest_links(machine, subscription.id, subscription.uid, limit)
         ]
         for info in found:
             again = named_links(
-                self.world.machines[group_of(info.name, GROUPS)], home.id, home.uid, [info.name]
+                self.world.machines[group_of(info.name, GROUPS)],
+                subscription.id,
+                subscription.uid,
+                [info.name],
             )
             assert again == [info]
         return sorted(map(_spell, found)) or ["none"]
 
     def do_page(self, words: list[str]) -> list[str]:
-        home, named = self.home(words[0]), _named(words)
+        subscription, named = self.owned(words[0]), _named(words)
         after, limit = named.get("after", ""), int(named.get("limit", "100"))
         found = [
             info
             for machine in self.world.machines.values()
-            for info in page_of_links(machine, home.id, home.uid, after, limit)
+            for info in page_of_links(machine, subscription.id, subscription.uid, after, limit)
         ]
         return [
             _spell(info) for info in sorted(found, key=lambda info: spelled_name(info.name))[:limit]

@@ -1,4 +1,4 @@
-"""Moves of a subscription's home group to another leader, away from this core, or to another
+"""Moves of a subscription's owner group to another leader, away from this core, or to another
 node's state, while this core is about to act."""
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def story(tell: Callable[[Shell], Awaitable[None]]) -> Callable[[], None]:
     return test
 
 
-def home_of(node: Shell, key: str) -> Machine:
-    return node.world.local.machines[node.subscriptions._wakes.home_of(key)]
+def owner_of(node: Shell, key: str) -> Machine:
+    return node.world.local.machines[node.subscriptions._wakes.owner_group_of(key)]
 
 
 @story
@@ -44,13 +44,13 @@ async def test_links_are_told_once_although_the_state_is_another_nodes_meanwhile
     links: Any = node.subscriptions._links
     register, calls = links.register, 0
 
-    async def other_state(home: int, subscription: Subscription) -> bool:
+    async def other_state(owner_group: int, subscription: Subscription) -> bool:
         nonlocal calls
         calls += 1
         assert calls < 3, "the groups are told again and again"
-        homes = home_of(node, "s").subscriptions.homes
-        homes["s"] = deepcopy(homes["s"])
-        return await register(home, subscription)  # type: ignore[no-any-return]
+        owned = owner_of(node, "s").subscriptions.owned
+        owned["s"] = deepcopy(owned["s"])
+        return await register(owner_group, subscription)  # type: ignore[no-any-return]
 
     links.register = other_state
     assert (await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool"))[
@@ -64,9 +64,9 @@ async def test_one_whose_home_has_left_is_not_called_deleted(node: Shell) -> Non
     links: Any = node.subscriptions._links
     register = links.register
 
-    async def leaving(home: int, subscription: Subscription) -> bool:
-        answer = await register(home, subscription)
-        gone.append((home, node.world.local.machines.pop(home)))
+    async def leaving(owner_group: int, subscription: Subscription) -> bool:
+        answer = await register(owner_group, subscription)
+        gone.append((owner_group, node.world.local.machines.pop(owner_group)))
         return answer  # type: ignore[no-any-return]
 
     links.register = leaving

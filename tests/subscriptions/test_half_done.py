@@ -111,7 +111,7 @@ async def test_leases_end_while_a_group_is_waited_for(node: Shell) -> None:
     assert (await node.ask("DELETE", "subscriptions/old"))[0] == 204
     waits = asyncio.Event()
 
-    async def hang(home: int, key: str, uid: int) -> None:
+    async def hang(owner_group: int, key: str, uid: int) -> None:
         waits.set()
         await asyncio.Event().wait()
 
@@ -137,10 +137,10 @@ async def test_a_claim_whose_answer_was_lost_comes_again(node: Shell) -> None:
     await pulled(node)
     asked = {"worker": "w", "claim_id": "1"}
     status, claim = await node.ask("POST", "subscriptions/s/claim", asked)
-    home = next(
-        home
+    subscription = next(
+        subscription
         for machine in node.world.local.machines.values()
-        for home in machine.subscriptions.homes.values()
+        for subscription in machine.subscriptions.owned.values()
     )
     node.world.clock.ms += 20_000
     again = await node.ask("POST", "subscriptions/s/claim", asked)
@@ -148,7 +148,7 @@ async def test_a_claim_whose_answer_was_lost_comes_again(node: Shell) -> None:
     assert [again[1][field] for field in ("wake_id", "generation", "streams")] == [
         claim[field] for field in ("wake_id", "generation", "streams")
     ]
-    assert home.lease_until_ms == node.world.clock.ms + claim["lease_ttl_ms"]
+    assert subscription.lease_until_ms == node.world.clock.ms + claim["lease_ttl_ms"]
     for other in (
         {"worker": "w", "claim_id": "2"},
         {"worker": "v", "claim_id": "1"},

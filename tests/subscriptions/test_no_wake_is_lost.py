@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from long_tests import examples
-from subscription_script import GROUPS, check_links, home_of
+from subscription_script import GROUPS, check_links, owner_group_of
 from worlds.stream import World, raw_batch
 
 from polynya.base.names import group_of, spelled_name
@@ -60,23 +60,24 @@ class Lives(RuleBasedStateMachine):
         for name in before:
             self.create(name, True)
         config = SubscriptionConfig(kind, "test/*", [], "https://h", "test/pool", LEASE_MS)
-        self.apply(home_of(KEY), SubscriptionPut(KEY, self.now_ms, config, "http://n"))
+        self.apply(owner_group_of(KEY), SubscriptionPut(KEY, self.now_ms, config, "http://n"))
         self.tell()
         self.acked = {name: tail for name, tail in self.tails.items() if self.matches(name)}
 
     @property
-    def home(self) -> Subscription:
-        return self.world.machines[home_of(KEY)].subscriptions.homes[KEY]
+    def owned(self) -> Subscription:
+        return self.world.machines[owner_group_of(KEY)].subscriptions.owned[KEY]
 
     def apply(self, group: int, command: Any) -> Reply:
         self.now_ms += 1
         return self.world.apply(group, command)
 
     def event(self, event: Event, **more: Any) -> Reply:
-        home = self.home
-        fence = {"generation": home.generation, "wake_id": home.wake_id}
+        subscription = self.owned
+        fence = {"generation": subscription.generation, "wake_id": subscription.wake_id}
         return self.apply(
-            home_of(KEY), SubscriptionEvent(KEY, home.uid, event, self.now_ms, **{**fence, **more})
+            owner_group_of(KEY),
+            SubscriptionEvent(KEY, subscription.uid, event, self.now_ms, **{**fence, **more}),
         )
 
     def wake(self, name: str) -> None:
@@ -88,11 +89,11 @@ class Lives(RuleBasedStateMachine):
 
     def tell(self) -> None:
         for group in range(1, GROUPS + 1):
-            here = [name for name in self.home.streams if group_of(name, GROUPS) == group]
+            here = [name for name in self.owned.streams if group_of(name, GROUPS) == group]
             self.apply(
                 group,
                 LinkSubscription(
-                    KEY, self.home.uid, self.home.revision, "test/*", "test/pool", here
+                    KEY, self.owned.uid, self.owned.revision, "test/*", "test/pool", here
                 ),
             )
 
@@ -100,7 +101,7 @@ class Lives(RuleBasedStateMachine):
         return [
             info
             for machine in self.world.machines.values()
-            for info in oldest_links(machine, KEY, self.home.uid, 100)
+            for info in oldest_links(machine, KEY, self.owned.uid, 100)
         ]
 
     # --- users
@@ -137,7 +138,7 @@ class Lives(RuleBasedStateMachine):
     @rule(name=names, add=st.booleans())
     def change_members(self, name: str, add: bool) -> None:
         change = ([name], []) if add else ([], [name])
-        self.apply(home_of(KEY), SubscriptionStreams(KEY, *change, self.now_ms))
+        self.apply(owner_group_of(KEY), SubscriptionStreams(KEY, *change, self.now_ms))
         self.tell()
         if add:
             self.explicit.add(name)
@@ -162,15 +163,15 @@ class Lives(RuleBasedStateMachine):
     @rule()
     def claim(self) -> None:
         """Claim as the shell does: ask the links first."""
-        if self.home.config.kind != PULL_WAKE or self.home.state == State.LEASED:
+        if self.owned.config.kind != PULL_WAKE or self.owned.state == State.LEASED:
             return
         if any(info.pending for info in self.links()):
             self.counter += 1
             assert (
                 self.event(Event.CLAIM, wake_id=f"w{self.counter}", text="worker").code == Code.OK
             )
-        elif self.home.state == State.WAKING:
-            self.found_nothing = (self.home.generation, self.home.wake_id)
+        elif self.owned.state == State.WAKING:
+            self.found_nothing = (self.owned.generation, self.owned.wake_id)
 
     @rule(name=names, behind=st.integers(0, 2))
     def acknowledge(self, name: str, behind: int) -> None:
@@ -180,7 +181,7 @@ class Lives(RuleBasedStateMachine):
         record = max(0, stream.next_record - behind)
         reply = self.apply(
             group_of(name, GROUPS),
-            AckLinks(KEY, self.home.uid, [(name, stream.uid, record, record)]),
+            AckLinks(KEY, self.owned.uid, [(name, stream.uid, record, record)]),
         )
         assert bool(reply.detail) == (name not in self.acked)
         if name in self.acked:
@@ -188,7 +189,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def finish(self) -> None:
-        if self.home.state != State.IDLE and self.event(Event.DONE).code == Code.OK:
+        if self.owned.state != State.IDLE and self.event(Event.DONE).code == Code.OK:
             self.look = True
 
     # --- the shell
@@ -215,8 +216,8 @@ class Lives(RuleBasedStateMachine):
             self.look = True
 
     def deliver(self, taken: bool) -> None:
-        if self.home.state == State.WAKING and 0 < self.home.next_attempt_ms <= self.now_ms:
-            later = 0 if taken and self.home.config.kind == WEBHOOK else self.now_ms + 500
+        if self.owned.state == State.WAKING and 0 < self.owned.next_attempt_ms <= self.now_ms:
+            later = 0 if taken and self.owned.config.kind == WEBHOOK else self.now_ms + 500
             assert (
                 self.event(Event.DELIVERED if taken else Event.FAILED, until_ms=later).code
                 == Code.OK
@@ -225,7 +226,10 @@ class Lives(RuleBasedStateMachine):
     @rule(passed_ms=st.sampled_from([10, 600, 2000]))
     def time_passes(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
-        if 0 < self.home.lease_until_ms <= self.now_ms and self.event(Event.EXPIRE).code == Code.OK:
+        if (
+            0 < self.owned.lease_until_ms <= self.now_ms
+            and self.event(Event.EXPIRE).code == Code.OK
+        ):
             self.look = True
 
     def look_at_links(self) -> None:
@@ -244,7 +248,7 @@ class Lives(RuleBasedStateMachine):
     def news_arrive(self) -> None:
         arrived, self.news = self.news, []
         for name in arrived:
-            if self.home.state == State.IDLE:
+            if self.owned.state == State.IDLE:
                 self.wake(name)
 
     @rule()
@@ -265,7 +269,7 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def cursors_are_those_of_the_model(self) -> None:
         check_links(self.world)
-        if KEY in self.world.machines[home_of(KEY)].subscriptions.homes:
+        if KEY in self.world.machines[owner_group_of(KEY)].subscriptions.owned:
             found = {
                 info.name: (info.record, info.tail_record)
                 for info in self.links()
@@ -277,11 +281,14 @@ class Lives(RuleBasedStateMachine):
     def pending_work_has_somebody_who_comes_back(self) -> None:
         """Check that pending work has a future event, without a crash since the last sweep:
         pending updates, a due scan, or a wake or lease whose end triggers one."""
-        if KEY not in self.world.machines[home_of(KEY)].subscriptions.homes or not self.lossless:
+        if (
+            KEY not in self.world.machines[owner_group_of(KEY)].subscriptions.owned
+            or not self.lossless
+        ):
             return
         if not any(self.tails[name] > acked for name, acked in self.acked.items()):
             return
-        home = self.home
+        subscription = self.owned
         on_the_way = (
             self.news
             or self.look
@@ -289,8 +296,8 @@ class Lives(RuleBasedStateMachine):
         )
         assert (
             on_the_way
-            or home.lease_until_ms
-            or (home.state == State.WAKING and home.next_attempt_ms)
+            or subscription.lease_until_ms
+            or (subscription.state == State.WAKING and subscription.next_attempt_ms)
         )
 
 

@@ -23,12 +23,12 @@ from polynya.subscriptions.wakes import Wakes
 TAIL = "0000000000000001_0000000000000003"
 
 
-def home(node: Shell, key: str = "s") -> Subscription:
+def owned(node: Shell, key: str = "s") -> Subscription:
     machines = node.world.local.machines.values()
     return next(
-        machine.subscriptions.homes[key]
+        machine.subscriptions.owned[key]
         for machine in machines
-        if key in machine.subscriptions.homes
+        if key in machine.subscriptions.owned
     )
 
 
@@ -78,10 +78,10 @@ def test_tokens_are_for_one_subscription_one_life_and_some_time() -> None:
                     "POST", "subscriptions/s/ack", {**said, "generation": 2}, again["token"]
                 )
             ) == (409, "FENCED")
-            home(node).lease_until_ms = 1 << 60
+            owned(node).lease_until_ms = 1 << 60
             node.world.clock.ms += TOKEN_MS - 1
             assert (await node.ask("POST", "subscriptions/s/ack", said, again["token"]))[0] == 200
-            home(node).lease_until_ms = 1 << 60
+            owned(node).lease_until_ms = 1 << 60
             node.world.clock.ms += 10
             assert code(await node.ask("POST", "subscriptions/s/ack", said, again["token"])) == (
                 401,
@@ -136,7 +136,7 @@ def test_who_has_read_all_before_numbers_that_were_jumped_over_has_nothing_pendi
                 if "test/a" in machine.directory.streams
             )
             stream.next_record += JUMP
-            home(node).lease_until_ms = 0
+            owned(node).lease_until_ms = 0
             _, claimed = await node.ask("POST", "subscriptions/s/claim", {"worker": "w1"})
             page = await node.world.page("test/a")
             assert (page.record, page.byte) == (1, 3)
@@ -218,15 +218,15 @@ def test_work_that_goes_away_ends_the_wake_and_the_next_one_comes() -> None:
             await node.world.create("test/a")
             await node.world.append("test/a", b"one")
             await hook.next()
-            await wait_for(lambda: home(node).attempts == 1 and home(node, "p").attempts == 1)
+            await wait_for(lambda: owned(node).attempts == 1 and owned(node, "p").attempts == 1)
             await node.world.delete("test/a")
             assert code(await node.ask("POST", "subscriptions/p/claim", {"worker": "w"})) == (
                 409,
                 "NO_PENDING_WORK",
             )
-            assert home(node, "p").state == State.IDLE
-            node.world.clock.ms = home(node).next_attempt_ms
-            await wait_for(lambda: home(node).state == State.IDLE)
+            assert owned(node, "p").state == State.IDLE
+            node.world.clock.ms = owned(node).next_attempt_ms
+            await wait_for(lambda: owned(node).state == State.IDLE)
             assert hook.received.empty(), "there was nothing to tell"
             await node.world.create("wake/pool", json=True)
             await node.world.create("test/a")
@@ -241,8 +241,8 @@ def test_work_that_goes_away_ends_the_wake_and_the_next_one_comes() -> None:
             await wait_for(announced)
             assert (await node.world.read("wake/pool")).count(b'"generation":2') == 1
             await node.world.delete("test/a")
-            node.world.clock.ms = home(node, "p").next_attempt_ms
-            await wait_for(lambda: home(node, "p").state == State.IDLE)
+            node.world.clock.ms = owned(node, "p").next_attempt_ms
+            await wait_for(lambda: owned(node, "p").state == State.IDLE)
             assert (await node.world.read("wake/pool")).count(b'"type":"wake"') == 1, (
                 "it is not announced again"
             )
@@ -277,8 +277,8 @@ def test_a_lease_that_is_over_wakes_again_at_once() -> None:
             without_sweeps(node)
             await pulled(node, lease_ttl_ms=1000)
             node.world.clock.ms += 1000
-            await wait_for(lambda: home(node).generation == 2)
-            assert home(node).state == State.WAKING
+            await wait_for(lambda: owned(node).generation == 2)
+            assert owned(node).state == State.WAKING
 
     asyncio.run(story())
 
@@ -351,7 +351,7 @@ def test_a_holder_that_spoke_while_the_core_stood_still_has_its_lease() -> None:
             node.world.clock.ms += 1000
             for _ in range(2):
                 wakes.tend()
-            await wait_for(lambda: home(node).generation == 2)
+            await wait_for(lambda: owned(node).generation == 2)
             assert code(await node.ask("POST", "subscriptions/s/ack", said, claimed["token"])) == (
                 409,
                 "FENCED",
@@ -388,13 +388,13 @@ def test_what_comes_while_a_claim_finds_nothing_is_found() -> None:
             for name in ("test/a", "test/b"):
                 await node.world.create(name)
             await node.world.append("test/a", b"one")
-            await wait_for(lambda: home(node).attempts == 1)
+            await wait_for(lambda: owned(node).attempts == 1)
             await node.world.delete("test/a")
             await asyncio.gather(
-                node.subscriptions._wakes.nothing_pending(home(node)),
+                node.subscriptions._wakes.nothing_pending(owned(node)),
                 node.world.append("test/b", b"two"),
             )
-            await wait_for(lambda: home(node).generation == 2)
+            await wait_for(lambda: owned(node).generation == 2)
 
     asyncio.run(story())
 
@@ -425,7 +425,7 @@ def test_a_wake_that_ends_while_it_is_put_together_is_not_posted(
             await node.world.append("test/a", b"one")
             await ended.wait()
             await wait_for(lambda: not subscriptions._busy)
-            assert await subscriptions.look(home(node))
+            assert await subscriptions.look(owned(node))
             assert (await hook.next()).wake["generation"] == 2
 
     asyncio.run(story())
@@ -441,7 +441,7 @@ def test_a_receiver_that_answers_nothing_in_its_lease_is_tried_again() -> None:
             await node.world.create("test/a")
             await node.world.append("test/a", b"one")
             await hook.next()
-            await wait_for(lambda: home(node).attempts == 1)
+            await wait_for(lambda: owned(node).attempts == 1)
 
     asyncio.run(story())
 
@@ -459,13 +459,13 @@ def test_wakes_that_nobody_claims_are_announced_again_less_and_less_often() -> N
                 """Return the pauses in minutes after each announcement."""
                 found = []
                 for _ in range(count):
-                    await wait_for(lambda: home(node).next_attempt_ms > world.clock.ms)
-                    found.append((home(node).next_attempt_ms - world.clock.ms) // 60_000)
-                    world.clock.ms = home(node).next_attempt_ms
+                    await wait_for(lambda: owned(node).next_attempt_ms > world.clock.ms)
+                    found.append((owned(node).next_attempt_ms - world.clock.ms) // 60_000)
+                    world.clock.ms = owned(node).next_attempt_ms
                 return found
 
             assert await pauses(6) == [1, 2, 4, 8, 10, 10]
-            await wait_for(lambda: home(node).next_attempt_ms > world.clock.ms)
+            await wait_for(lambda: owned(node).next_attempt_ms > world.clock.ms)
             _, claimed = await node.ask("POST", "subscriptions/s/claim", {"worker": "w"})
             said = {"wake_id": claimed["wake_id"], "generation": 1}
             assert (await node.ask("POST", "subscriptions/s/release", said, claimed["token"]))[
@@ -494,7 +494,7 @@ def test_subscriptions_that_come_and_go_leave_nothing_behind_for_ever(
                 await node.world.append("test/a", b"one")
                 await wait_for(
                     lambda number=number: (
-                        home(node, f"s{number}").next_attempt_ms > node.world.clock.ms
+                        owned(node, f"s{number}").next_attempt_ms > node.world.clock.ms
                     )
                 )  # type: ignore[misc]
                 assert (await node.ask("DELETE", f"subscriptions/s{number}"))[0] == 204
@@ -508,7 +508,7 @@ def test_retries_come_at_least_once_a_minute() -> None:
     async def story() -> None:
         async with shell() as node:
             await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
-            subscription, now = home(node), node.world.clock.ms
+            subscription, now = owned(node), node.world.clock.ms
             for attempts, delay in (
                 (0, 1000),
                 (1, 2000),
@@ -530,7 +530,7 @@ def test_news_of_another_life_are_over() -> None:
     async def story() -> None:
         async with shell() as node:
             await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
-            uid = home(node).uid
+            uid = owned(node).uid
             assert node.subscriptions._wakes.news("s", uid, "test/a")
             assert not node.subscriptions._wakes.news("s", uid + 1, "test/a")
             assert not node.subscriptions._wakes.news("none", uid, "test/a")

@@ -55,8 +55,8 @@ class One:
         return self.world.machines[1].subscriptions
 
     @property
-    def home(self) -> Subscription:
-        return self.state.homes["s"]
+    def owned(self) -> Subscription:
+        return self.state.owned["s"]
 
     def put(
         self,
@@ -71,7 +71,7 @@ class One:
         return int(reply.code)
 
     def event(self, event: Event, now_ms: int = 0, uid: int | None = None, **more: Any) -> int:
-        fence = {"generation": self.home.generation, "wake_id": self.home.wake_id}
+        fence = {"generation": self.owned.generation, "wake_id": self.owned.wake_id}
         return int(
             self.apply(
                 SubscriptionEvent(
@@ -117,7 +117,7 @@ def one() -> One:
 def test_a_repeated_put_gives_callbacks_the_new_address(one: One) -> None:
     assert one.put(base="http://old") == Code.CREATED
     assert one.put(base="http://new") == Code.EXISTS
-    assert one.home.base_url == "http://new"
+    assert one.owned.base_url == "http://new"
 
 
 def test_subscriptions_of_a_group_are_bounded(one: One, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_explicit_streams_are_bounded(one: One, monkeypatch: pytest.MonkeyPatch)
     assert one.apply(SubscriptionStreams("s", [A, B], [], 0)).code == Code.OK
     assert one.apply(SubscriptionStreams("s", [C], [], 0)).code == Code.TOO_MANY
     assert one.apply(SubscriptionStreams("s", [C], [A], 0)).code == Code.OK
-    assert list(one.home.streams) == [B, C]
+    assert list(one.owned.streams) == [B, C]
 
 
 def test_a_subscription_deleted_in_the_middle_of_a_wake_is_not_tended(one: One) -> None:
@@ -142,7 +142,7 @@ def test_a_subscription_deleted_in_the_middle_of_a_wake_is_not_tended(one: One) 
     assert one.event(Event.WAKE, wake_id="w1") == Code.OK
     assert list(one.state.awake) == ["s"]
     one.apply(SubscriptionDelete("s", 0))
-    assert not one.state.awake and not one.state.homes
+    assert not one.state.awake and not one.state.owned
     (grave,) = one.world.restored(one.world.machines[1]).subscriptions.graves.values()
     assert (grave.id, grave.uid) == ("s", one.uid), "a restart still knows whom to tell"
     assert one.apply(SubscriptionLinked("s", one.uid, 0)).code == Code.OK
@@ -161,7 +161,7 @@ def test_late_news_of_links_do_not_take_back_newer_ones(one: One) -> None:
     one.put()
     assert one.apply(SubscriptionLinked("s", one.uid, 2)).code == Code.OK
     assert one.apply(SubscriptionLinked("s", one.uid, 1)).code == Code.OK
-    assert one.home.linked == 2
+    assert one.owned.linked == 2
 
 
 def test_another_life_of_an_id_is_not_meant(one: One) -> None:
@@ -172,20 +172,20 @@ def test_another_life_of_an_id_is_not_meant(one: One) -> None:
     one.put()
     assert one.apply(SubscriptionLinked("s", before, 5)).code == Code.NOT_FOUND
     assert one.event(Event.WAKE, uid=before, wake_id="w") == Code.NOT_FOUND
-    assert (one.home.linked, one.home.state) == (0, State.IDLE)
+    assert (one.owned.linked, one.owned.state) == (0, State.IDLE)
     assert one.event(Event.WAKE, uid=0, wake_id="w") == Code.OK, "0 means any life"
 
 
 def test_a_lease_ends_at_its_millisecond(one: One) -> None:
     one.put(kind=PULL_WAKE)
     assert one.event(Event.CLAIM, 0, wake_id="w1", text="a") == Code.OK
-    assert one.home.lease_until_ms == 1000
+    assert one.owned.lease_until_ms == 1000
     assert one.event(Event.EXPIRE, 999) == Code.ACTIVE
     assert one.event(Event.CLAIM, 999, wake_id="w2", text="b") == Code.HELD
     assert one.event(Event.CLAIM, 1000, wake_id="w2", text="b") == Code.OK
-    assert (one.home.generation, one.home.holder) == (2, "b")
+    assert (one.owned.generation, one.owned.holder) == (2, "b")
     assert one.event(Event.EXPIRE, 2000) == Code.OK
-    assert (one.home.holder, one.home.wake_id, one.home.lease_until_ms) == ("", "", 0)
+    assert (one.owned.holder, one.owned.wake_id, one.owned.lease_until_ms) == ("", "", 0)
 
 
 def test_the_first_key_stays(one: One) -> None:

@@ -173,22 +173,22 @@ def test_a_failing_receiver_is_tried_again_on_a_schedule_that_survives_a_crash()
                     "waking",
                     1,
                 )
-                home = next(
-                    home
+                subscription = next(
+                    subscription
                     for machine in world.local.machines.values()
-                    for home in machine.subscriptions.homes.values()
+                    for subscription in machine.subscriptions.owned.values()
                 )
-                assert 800 <= home.next_attempt_ms - world.clock.ms <= 1200
-                world.clock.ms = home.next_attempt_ms
+                assert 800 <= subscription.next_attempt_ms - world.clock.ms <= 1200
+                world.clock.ms = subscription.next_attempt_ms
                 again = (await hook.next()).wake
                 assert (again["wake_id"], again["generation"]) == (failed["wake_id"], 1)
 
                 async def tried_twice() -> bool:
-                    return home.attempts == 2
+                    return subscription.attempts == 2
 
                 await wait_for(tried_twice)  # a redirect is not followed
-                assert 1600 <= home.next_attempt_ms - world.clock.ms <= 2400
-                world.clock.ms = home.next_attempt_ms
+                assert 1600 <= subscription.next_attempt_ms - world.clock.ms <= 2400
+                world.clock.ms = subscription.next_attempt_ms
                 await hook.next()
 
                 async def idle() -> bool:
@@ -218,18 +218,18 @@ def test_workers_of_a_pull_wake_subscription() -> None:
             )
             await world.create("test/a")
             await world.append("test/a", b"one")
-            home = next(
-                home
+            subscription = next(
+                subscription
                 for machine in world.local.machines.values()
-                for home in machine.subscriptions.homes.values()
+                for subscription in machine.subscriptions.owned.values()
             )
 
             async def failed() -> bool:
-                return home.attempts > 0  # the wake stream is the application's to make
+                return subscription.attempts > 0  # the wake stream is the application's to make
 
             await wait_for(failed)
             await world.create("wake/pool", json=True)
-            world.clock.ms = home.next_attempt_ms
+            world.clock.ms = subscription.next_attempt_ms
 
             async def announced() -> bool:
                 return (
@@ -258,7 +258,7 @@ def test_workers_of_a_pull_wake_subscription() -> None:
             world.clock.ms += 1000
 
             async def woken_again() -> bool:
-                return home.generation == 2 and home.state == State.WAKING
+                return subscription.generation == 2 and subscription.state == State.WAKING
 
             await wait_for(woken_again)  # the lease is over and there is work left
             assert code(
@@ -270,7 +270,7 @@ def test_workers_of_a_pull_wake_subscription() -> None:
                 204,
                 None,
             )
-            assert (home.generation, home.state) == (3, State.WAKING)
+            assert (subscription.generation, subscription.state) == (3, State.WAKING)
             _, claimed = await node.ask("POST", "subscriptions/p/claim", {"worker": "w3"})
             done = {
                 "wake_id": claimed["wake_id"],

@@ -66,7 +66,7 @@ class Log:
         self.level = 3  # of all groups
         self.recent: dict[int, int] = {}
         self.faulted = FaultedStreams({})
-        self.packs: dict[str, list[int]] = {}  # as home groups have them
+        self.packs: dict[str, list[int]] = {}  # as owner groups have them
         self.commits: list[tuple[float, int, CommitSlices]] = []  # as they were proposed
         self.applied: dict[str, list[bytes]] = {}  # payloads of each stream, as the pack has them
         self.seconds: Callable[[int], float] = lambda group: LOG_SECONDS

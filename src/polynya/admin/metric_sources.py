@@ -233,7 +233,7 @@ def of_kafka_clients(clients: ClientInstances, now: Callable[[], float]) -> Call
 
 
 def of_work(lags: FoundFigures) -> Callable[[], Samples]:
-    """The figures of the subscriptions whose home is on this core, by group or id."""
+    """The figures of the subscriptions that a group of this core owns, by group or id."""
 
     def read() -> Samples:
         return {

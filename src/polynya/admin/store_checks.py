@@ -55,10 +55,10 @@ class SweepRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SettleRequest(msgspec.Struct):
-    """Packs of the group `home` that `group` has not released, as far as `home` knows."""
+    """Packs of `owner_group` that `group` has not released, as far as the former knows."""
 
     group: int
-    home: int
+    owner_group: int = msgspec.field(name="home")
     packs: list[str]
 
 
@@ -172,14 +172,14 @@ class StoreChecks:
         left = self._moved(question.groups, before)
         return Swept([], left=left) if left and not swept.deleted else swept
 
-    async def _ask_to_settle(self, group: int, home: int, packs: list[str]) -> None:
+    async def _ask_to_settle(self, group: int, owner_group: int, packs: list[str]) -> None:
         await self._service.rpc.at_home(
-            group, SETTLE, SettleRequest(group, home, packs), self._settle
+            group, SETTLE, SettleRequest(group, owner_group, packs), self._settle
         )
 
     async def _settle(self, question: SettleRequest) -> None:
         await self._of([question.group]).collector.settle(
-            question.group, question.home, question.packs
+            question.group, question.owner_group, question.packs
         )
 
     def _moved(self, groups: list[int], before: Mapping[int, Machine]) -> list[int]:

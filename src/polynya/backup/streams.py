@@ -72,9 +72,9 @@ class BackupStreams:
     ) -> AsyncIterator[BackupPiece]:
         fork = stream.fork
         if fork is not None and begin < fork.record:
-            home = await self.machine(fork.source_uid >> 48)
-            source = home.directory.by_uid.get(fork.source_uid) or next(
-                (each for each in evicted_views(home) if each.uid == fork.source_uid), None
+            owner = await self.machine(fork.source_uid >> 48)
+            source = owner.directory.by_uid.get(fork.source_uid) or next(
+                (each for each in evicted_views(owner) if each.uid == fork.source_uid), None
             )
             if source is None:
                 raise CorruptData(
@@ -82,7 +82,7 @@ class BackupStreams:
                     "have"
                 )
             async for piece in self._between(
-                home, await self._whole(home, source), begin, min(end, fork.record)
+                owner, await self._whole(owner, source), begin, min(end, fork.record)
             ):
                 yield piece
             begin = fork.record

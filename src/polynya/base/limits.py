@@ -307,9 +307,9 @@ TABLE_RUN_LINE_CHARACTERS_MAX = 500  # the rest of a longer line is left out
 RANGES_PER_ANSWER_MAX = 10_000  # slices of a stream; a reader requests the next ones from their end
 RANGES_STREAMS_MAX = 64  # streams of one request: each is a message to the leader of its group
 
-# subscriptions with one home group: each stream creation checks the patterns that could match
+# subscriptions with one owner group: each stream creation checks the patterns that could match
 SUBSCRIPTIONS_PER_GROUP_MAX = 1024
-# explicit links of one subscription: they are state of its home group
+# explicit links of one subscription: they are state of its owner group
 SUBSCRIPTION_STREAMS_MAX = 1000
 # streams in one wake, claim or page of a subscription; the rest follows in the next
 SUBSCRIPTION_LINKS_SHOWN = 1000

@@ -2,7 +2,7 @@
 them.
 
 A flush takes whole hot batches of many streams, oldest first, into one pack. It puts the object,
-logs `PackWritten` in the pack's home group, then logs `PublishSlices` in every group with slices in
+logs `PackWritten` in the pack's owner group, then logs `PublishSlices` in every group with slices in
 the pack. Only that log entry drops the batches from memory. The collector deletes packs that all
 groups have released, after a grace period. It also sweeps objects that no log names. The merger
 replaces many small neighbouring slices of a stream with one larger slice in a new pack: it logs
@@ -17,7 +17,7 @@ Invariants:
 * Every step is idempotent. A crash between put and log leaves an object that the sweep finds. A
   crash between log and publish leaves a
   pack whose groups are asked again whether they hold it.
-* Only the owner of the store's root deletes an object, after its home group condemned it and the
+* Only the owner of the store's root deletes an object, after its owner group condemned it and the
   grace period is over. The snapshots that
   recovery would start from must no longer need it.
 * A reader trusts a slice only if its CRC matches.

@@ -95,7 +95,7 @@ class Collector:
         self._tables = TableSweeper(groups, store)
         self._next_sweep_ms = 0
         self._name, self._asking = token_hex(16), asyncio.Lock()
-        self._positions: dict[int, int] = {}  # in the packs of home groups: the next pass goes on
+        self._positions: dict[int, int] = {}  # in the packs of owner groups: the next pass goes on
 
     async def run(self) -> None:
         """Collect until cancelled."""
@@ -115,9 +115,9 @@ class Collector:
                 self.counters.failures += 1
                 log.warning("garbage collection of packs failed and will be retried: %s", fault)
 
-    async def settle(self, group: int, home: int, packs: Iterable[str]) -> None:
+    async def settle(self, group: int, owner_group: int, packs: Iterable[str]) -> None:
         """Declare in a group's log that it will never hold those of these packs that it does not
-        hold. Repeat a release that the home group has forgotten.
+        hold. Repeat a release that the owner group has forgotten.
 
         Raises Unavailable, OutcomeUnknown.
         """
@@ -126,12 +126,14 @@ class Collector:
         for key in packs:
             if key in forgotten:
                 release = ReleasePack(key, group, self._groups.now_ms())
-                await self._groups.propose(home, release)
+                await self._groups.propose(owner_group, release)
                 self.counters.settled += 1
             elif self._is_open(group, key):
                 await self._groups.propose(
                     group,
-                    PublishSlices(key, home, self._groups.term(group), [], self._groups.now_ms()),
+                    PublishSlices(
+                        key, owner_group, self._groups.term(group), [], self._groups.now_ms()
+                    ),
                 )
                 self.counters.settled += 1
 
@@ -139,9 +141,9 @@ class Collector:
         """Resolve logged packs that a group neither holds nor released, because a crash lost the
         publish."""
         left = SETTLE_MAX
-        for home, machine in list(self._groups.machines().items()):
-            position = self._positions.get(home, 0)
-            unsettled, self._positions[home] = self._unsettled(machine, position)
+        for owner_group, machine in list(self._groups.machines().items()):
+            position = self._positions.get(owner_group, 0)
+            unsettled, self._positions[owner_group] = self._unsettled(machine, position)
             asked = dict[int, list[str]]()
             for key, group in unsettled:
                 asked.setdefault(group, []).append(key)
@@ -152,9 +154,9 @@ class Collector:
                 if key in forgotten[group] or self._is_open(group, key)
             ]
             if len(opened) > left:
-                self._positions[home] = position
+                self._positions[owner_group] = position
             for group, key in opened[:left]:
-                await self.settle(group, home, [key])
+                await self.settle(group, owner_group, [key])
                 left -= 1
             await asyncio.sleep(0)
 
@@ -182,20 +184,20 @@ class Collector:
         if self.elsewhere is None:
             return
         machines, asked = self._groups.machines(), dict[tuple[int, int], list[str]]()
-        for home, machine in list(machines.items()):
+        for owner_group, machine in list(machines.items()):
             position = 0
             while True:
                 unsettled, position = self._unsettled(machine, position)
                 for key, group in unsettled:
                     if group not in machines:
-                        asked.setdefault((group, home), []).append(key)
+                        asked.setdefault((group, owner_group), []).append(key)
                 if not position:
                     break
                 await asyncio.sleep(0)
-        for (group, home), keys in asked.items():
+        for (group, owner_group), keys in asked.items():
             try:
                 for begin in range(0, len(keys), SETTLE_MAX):
-                    await self.elsewhere(group, home, keys[begin : begin + SETTLE_MAX])
+                    await self.elsewhere(group, owner_group, keys[begin : begin + SETTLE_MAX])
             except (Unavailable, OutcomeUnknown) as fault:
                 self.counters.failures += 1
                 log.warning(
@@ -215,7 +217,7 @@ class Collector:
         )
 
     def _forgotten(self, group: int, packs: Iterable[str]) -> set[str]:
-        """Return those of the packs, which their home group names, that a local group has released
+        """Return those of the packs, which their owner group names, that a local group has released
         and that no message waits for: the intent was repeated after the pack was deleted."""
         machine = self._groups.machines().get(group)
         if machine is None:
@@ -246,15 +248,15 @@ class Collector:
         self._ask_for_snapshots(now_ms, covered_ms)
         before_ms = min(now_ms - self._settings.grace_ms, covered_ms)
         condemned = [
-            (home, key)
-            for home, machine in self._groups.machines().items()
+            (owner_group, key)
+            for owner_group, machine in self._groups.machines().items()
             for key in machine.packs.condemned(before_ms)
         ][:DELETE_MAX]
         if not condemned or not await self._owns_root():
             return
         await self._store.delete([key for _, key in condemned])
-        for home, key in condemned:
-            await self._groups.propose(home, PackDeleted(key))
+        for owner_group, key in condemned:
+            await self._groups.propose(owner_group, PackDeleted(key))
             self.counters.deleted += 1
 
     def _ask_for_snapshots(self, now_ms: int, covered_ms: int) -> None:
@@ -281,7 +283,7 @@ class Collector:
     ) -> Swept:
         """Find orphans and delete them if this process may.
 
-        Orphans are packs that the logs of their home groups on this core do not name, and table
+        Orphans are packs that the logs of their owner groups on this core do not name, and table
         files without a reference. They are older than `grace_ms` (default from the settings) by the
         store's clock. `groups` limits the sweep; table files belong to the meta group.
         """
@@ -348,7 +350,7 @@ class Collector:
     async def _find_packs(
         self, grace_ms: int, groups: Container[int] | None, named: NamedPacks
     ) -> list[ObjectInfo]:
-        """Return the packs and pages that the logs of their home groups do not name, and no
+        """Return the packs and pages that the logs of their owner groups do not name, and no
         page."""
         now_ms = self._groups.now_ms()
         orphans: list[ObjectInfo] = []
@@ -373,14 +375,14 @@ class Collector:
     async def _unnamed(
         self, keys: list[str], named: NamedPacks, groups: Container[int] | None
     ) -> list[str]:
-        """Return the keys of objects that no page names now. Their home groups do not name them:
+        """Return the keys of objects that no page names now. Their owner groups do not name them:
         so what a page has taken over is in a page that is in the store."""
         if not keys:
             return []
         await named.refresh(lambda key: self._is_swept(key, groups))
         lost = {
-            home
-            for home, machine in self._groups.machines().items()
+            owner_group
+            for owner_group, machine in self._groups.machines().items()
             if any(page not in named.pages for page in machine.packs.held.pages())
         }
         if lost:
@@ -388,16 +390,16 @@ class Collector:
         return [key for key in keys if key not in named and owner_group_of(key) not in lost]
 
     def _is_swept(self, key: str, groups: Container[int] | None) -> bool:
-        """Report whether packs with this home group are swept here."""
-        home = owner_group_of(key)
-        return home in self._groups.machines() and (groups is None or home in groups)
+        """Report whether packs with this owner group are swept here."""
+        owner_group = owner_group_of(key)
+        return owner_group in self._groups.machines() and (groups is None or owner_group in groups)
 
     def _is_orphan(self, key: str, groups: Container[int] | None) -> bool:
-        """Report whether a pack of a group in scope is unknown to its local home group."""
-        home = owner_group_of(key)
+        """Report whether a pack of a group in scope is unknown to its local owner group."""
+        owner_group = owner_group_of(key)
         machine = (
-            self._groups.machines().get(home)
-            if home is not None and (groups is None or home in groups)
+            self._groups.machines().get(owner_group)
+            if owner_group is not None and (groups is None or owner_group in groups)
             else None
         )
         return machine is not None and key not in machine.packs.owned and key not in self._in_flight

@@ -1,4 +1,4 @@
-"""Steps that every new pack takes: put the object, log it in its home group, publish it to the
+"""Steps that every new pack takes: put the object, log it in its owner group, publish it to the
 indexes. Each step is idempotent."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from polynya.stream.state.entries import as_v1
 
 TRIES = 3  # attempts of one step, with the same key and command
 BESIDE_SECONDS_MAX = 2.0  # longest pause of a step that clients wait for
-HOME_SECONDS = (
-    1.0  # for an intent, longer than most elections take; then another home may be faster
+OWNER_GROUP_SECONDS = (
+    1.0  # for an intent, longer than most elections take; then another group may be faster
 )
 
 YIELD_SECONDS = 0.0001
@@ -34,8 +34,8 @@ T = TypeVar("T")
 Outcome = Reply | Unavailable | OutcomeUnknown
 
 
-class HomeLate(Exception):
-    """The home group did not log an intent in time, and another group may be faster."""
+class OwnerGroupLate(Exception):
+    """The owner group did not log an intent in time, and another group may be faster."""
 
 
 class Steps:
@@ -70,18 +70,18 @@ class Steps:
         seconds: float,
         leaves: Callable[[], bool] = lambda: False,
     ) -> int:
-        """Put the object while its home group logs it, and return the log time of that intent.
+        """Put the object while its owner group logs it, and return the log time of that intent.
         Both are tried for so many seconds. While the intent is late, `leaves` is called each
-        second: True ends both with HomeLate. Raises as `write`."""
+        second: True ends both with OwnerGroupLate. Raises as `write`."""
         now_ms, loop = self.groups.now_ms(), asyncio.get_running_loop()
         intent = loop.create_task(
             self._insist_for(seconds, lambda: self._intend(owner_group, key, groups, now_ms))
         )
         put = loop.create_task(self._insist_for(seconds, lambda: put_again(self.store, key, parts)))
         try:
-            while not (await asyncio.wait([intent], timeout=HOME_SECONDS))[0]:
+            while not (await asyncio.wait([intent], timeout=OWNER_GROUP_SECONDS))[0]:
                 if leaves():
-                    raise HomeLate
+                    raise OwnerGroupLate
             await asyncio.wait([put])
             await put
             await intent

@@ -2,7 +2,7 @@
 group (docs/decisions/0027).
 
 `writer` has the one writer of a core. It collects appends (`buffer`), and puts a pack of them while
-the home group logs its intent. `commit` then has each group judge the appends of the pack, in the
+the owner group logs its intent. `commit` then has each group judge the appends of the pack, in the
 order of the packs. Nothing is answered before that.
 """
 

@@ -22,7 +22,7 @@ from polynya.base import limits
 from polynya.base.errors import PolynyaError, Unavailable
 from polynya.base.levels import COMPRESSION_LEVEL
 from polynya.cold.flusher import THREAD_FROM_BYTES, ZSTD_THREAD_FROM_BYTES
-from polynya.cold.steps import HomeLate, Steps, let_the_loop_run
+from polynya.cold.steps import OwnerGroupLate, Steps, let_the_loop_run
 from polynya.diskless.buffer import (
     BuiltPack,
     BuiltSlice,
@@ -33,14 +33,14 @@ from polynya.diskless.buffer import (
     cost_of,
 )
 from polynya.diskless.commit import GIVE_UP_SECONDS, Commits, StoredPack
-from polynya.diskless.homes import LedGroups, OwnerGroups
+from polynya.diskless.owner_groups import LedGroups, OwnerGroups
 from polynya.objectstore.api import ObjectStore, StoreError
 from polynya.stream.command import Command
 from polynya.stream.replies import Code, Done, Reply
 from polynya.wire.pack import pack_key
 from polynya.wire.slices import Slice, built_slice
 
-HOMES_MAX = 3  # of one pack: if all groups are slow, another home only costs a put
+OWNER_GROUPS_MAX = 3  # of one pack: if all groups are slow, another one only costs a put
 CLOSE_SECONDS = 5.0  # that a stop waits for packs in flight
 log = logging.getLogger("polynya.diskless")
 
@@ -99,7 +99,7 @@ class Writer:
         self._settings = settings
         self._cluster_id = cluster_id
         self._loop = asyncio.get_running_loop()
-        self._homes = OwnerGroups(groups, self._loop.time)
+        self._owner_groups = OwnerGroups(groups, self._loop.time)
         self._buffer = PackBuffer()
         self._due: deque[PackBuffer] = deque()  # closed, and waiting for one of the puts to end
         self._closed_at = float("-inf")
@@ -213,22 +213,22 @@ class Writer:
             self._begin_puts()
 
     async def _put(self, buffer: PackBuffer) -> StoredPack:
-        """Store the pack with the first home that logs its intent in time. Raises StoreError,
+        """Store the pack with the first owner group that logs its intent in time. Raises StoreError,
         Unavailable, OutcomeUnknown."""
-        for tried in range(HOMES_MAX - 1):
-            home = self._homes.choose(buffer.groups, again=tried > 0)
-            leaves = partial(self._homes.avoid, home, buffer.groups)
+        for tried in range(OWNER_GROUPS_MAX - 1):
+            owner_group = self._owner_groups.choose(buffer.groups, again=tried > 0)
+            leaves = partial(self._owner_groups.avoid, owner_group, buffer.groups)
             try:
-                return await self._put_at(home, buffer, leaves)
-            except HomeLate:
-                log.warning("group %d logs no intents now: packs get another home", home)
-        home = self._homes.choose(buffer.groups, again=True)
-        return await self._put_at(home, buffer, lambda: False)
+                return await self._put_at(owner_group, buffer, leaves)
+            except OwnerGroupLate:
+                log.warning("group %d logs no intents now: packs get another home", owner_group)
+        owner_group = self._owner_groups.choose(buffer.groups, again=True)
+        return await self._put_at(owner_group, buffer, lambda: False)
 
     async def _put_at(
         self, owner_group: int, buffer: PackBuffer, leaves: Callable[[], bool]
     ) -> StoredPack:
-        """Build the pack and store it, while its home group logs it. Raises HomeLate as well."""
+        """Build the pack and store it, while its owner group logs it. Raises OwnerGroupLate as well."""
         groups, now_ms = buffer.groups, self._groups.now_ms()
         key = pack_key(
             self._cluster_id, owner_group=owner_group, now_ms=now_ms, random=token_bytes(16)

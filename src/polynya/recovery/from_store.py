@@ -112,7 +112,7 @@ class FromStore:
         copies are of different times."""
         holders: dict[
             str, list[int]
-        ] = {}  # pack -> groups with slices in it, from the copy of its home group
+        ] = {}  # pack -> groups with slices in it, from the copy of its owner group
         for group in range(self.whole.groups + 1):
             image = (await self._copied(group))[0]
             holders |= {key: pack.groups for key, pack in image.packs.items()}

@@ -17,7 +17,7 @@ from polynya.stream.state.model import HotBatch
 
 
 class CoreGroups:
-    """Implements `polynya.cold.groups.Groups` and `polynya.diskless.homes.LedGroups`."""
+    """Implements `polynya.cold.groups.Groups` and `polynya.diskless.owner_groups.LedGroups`."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ log = logging.getLogger("polynya.core")
 
 
 class WorkFigures(msgspec.Struct, gc=False):
-    """The figures of the lanes of one name whose homes are on this core: their number, how many are
+    """The figures of the lanes of one name that groups of this core own: their number, how many are
     leased, the lag of the one that is furthest behind, and the attempts at the worst record."""
 
     lanes: int = 0
@@ -46,26 +46,26 @@ class WorkLags:
         await repeat(self.measure, LAG_SECONDS, failures, at_once=False)
 
     async def measure(self) -> None:
-        """Measure the subscriptions whose home groups this core leads, in all groups."""
-        homes = list(
+        """Measure the subscriptions whose owner groups this core leads, in all groups."""
+        owned = list(
             islice(
                 (
-                    home
+                    subscription
                     for machine in self._service.local.led.values()
-                    for home in machine.subscriptions.homes.values()
+                    for subscription in machine.subscriptions.owned.values()
                 ),
                 LANES_MAX,
             )
         )
-        lags = await self._links.lags([home.id for home in homes])
+        lags = await self._links.lags([subscription.id for subscription in owned])
         found: dict[str, WorkFigures] = {}
-        for home in homes:
-            name = name_of(home)
+        for subscription in owned:
+            name = name_of(subscription)
             if name not in found and len(found) >= NAMES_MAX:
                 continue
             figures = found.setdefault(name, WorkFigures())
             figures.lanes += 1
-            figures.leased += home.state == State.LEASED
-            figures.lag = max(figures.lag, lags.get(home.id, 0))
-            figures.attempts = max(figures.attempts, home.failures.attempts)
+            figures.leased += subscription.state == State.LEASED
+            figures.lag = max(figures.lag, lags.get(subscription.id, 0))
+            figures.attempts = max(figures.attempts, subscription.failures.attempts)
         self.found = found

@@ -61,16 +61,16 @@ class StreamService(CoreService, Protocol):
 
 
 class SubscriptionLinks:
-    """The link operations of one core. `home` is the group of the subscription's id."""
+    """The link operations of one core. `owner_group` is the group of the subscription's id."""
 
     def __init__(self, service: StreamService) -> None:
         self._service = service
         service.rpc.serve(messages.LINKS, LinksQuery, list[LinkInfo], self._answer)
         service.rpc.serve(messages.LAGS, LagsQuery, list[int], self._answer_lags)
 
-    async def register(self, home: int, subscription: Subscription) -> bool:
+    async def register(self, owner_group: int, subscription: Subscription) -> bool:
         """Register the subscription's present streams in every group, then confirm that to its
-        home. Return False if that incarnation was deleted."""
+        owner group. Return False if that incarnation was deleted."""
         service, revision = self._service, subscription.revision
         names: dict[int, list[str]] = {group: [] for group in range(1, service.groups + 1)}
         for name in subscription.streams:
@@ -87,10 +87,12 @@ class SubscriptionLinks:
             raise Unavailable("the subscription cannot be registered: the journal's disk is full")
         if any(reply.code != Code.OK for reply in replies):
             return False
-        return (await service.call(home, SubscriptionLinked(key, uid, revision))).code == Code.OK
+        return (
+            await service.call(owner_group, SubscriptionLinked(key, uid, revision))
+        ).code == Code.OK
 
-    async def untell(self, home: int, key: str, uid: int) -> None:
-        """Remove a deleted incarnation from every group, then from its home."""
+    async def untell(self, owner_group: int, key: str, uid: int) -> None:
+        """Remove a deleted incarnation from every group, then from its owner group."""
         service = self._service
         replies = await asyncio.gather(
             *(
@@ -99,7 +101,7 @@ class SubscriptionLinks:
             )
         )
         if all(reply.code == Code.OK for reply in replies):
-            await service.call(home, SubscriptionLinked(key, uid, 0))
+            await service.call(owner_group, SubscriptionLinked(key, uid, 0))
 
     async def oldest(
         self,

@@ -126,14 +126,14 @@ class LinksQuery(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class TailUpdates(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Streams with new records, as (id, uid, stream name), for subscriptions whose home is on the
+    """Streams with new records, as (id, uid, stream name), for subscriptions that groups own on the
     receiving core. The response lists the deleted incarnations."""
 
     wakes: list[tuple[str, int, str]]
 
 
 class ListRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A query for the subscriptions of some home groups, by id: those after `after` that begin with
+    """A query for the subscriptions of some owner groups, by id: those after `after` that begin with
     `prefix`. The response holds their shapes. `by_name`: the names count, of which lanes of a group
     have one."""
 

@@ -1,4 +1,4 @@
-"""User operations on one subscription, run on the core of its home group."""
+"""User operations on one subscription, run on the core of its owner group."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ class Operations:
             now_ms + pause_ms,
             error,
         )
-        reply = await self._service.call(self._wakes.home_of(subscription.id), command)
+        reply = await self._service.call(self._wakes.owner_group_of(subscription.id), command)
         return await self._given_back(subscription, reply, attempts, pause_ms=pause_ms)
 
     async def _put_aside(
@@ -362,11 +362,11 @@ class Operations:
         return None
 
     async def _call(self, key: str, command: Any) -> Reply:
-        home = self._wakes.home_of(key)
-        reply = await self._service.call(home, command)
+        owner_group = self._wakes.owner_group_of(key)
+        reply = await self._service.call(owner_group, command)
         with _begun():
             # another node may have applied it: wait until this one has, too
-            await self._service.local.linearize(home)
+            await self._service.local.linearize(owner_group)
         return reply
 
 

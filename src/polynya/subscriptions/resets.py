@@ -1,4 +1,4 @@
-"""Reset the cursors of a subscription, on the core of its home group."""
+"""Reset the cursors of a subscription, on the core of its owner group."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Resets:
         failures = subscription.failures
         if failures.attempts and any(name == failures.stream for name, _, _, _ in cursors):
             await self._service.call(
-                self._wakes.home_of(subscription.id),
+                self._wakes.owner_group_of(subscription.id),
                 ForgetFailure(subscription.id, subscription.uid, failures.stream),
             )
 

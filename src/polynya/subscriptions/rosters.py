@@ -1,4 +1,4 @@
-"""Share the lanes of a subscription between its workers, on the core of its home group."""
+"""Share the lanes of a subscription between its workers, on the core of its owner group."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Rosters:
             return refuse(400, "INVALID_REQUEST", NO_PULL_WAKE)
         now_ms, session_ms = self._service.now_ms(), subscription.config.lease_ttl_ms
         reply = await self._service.call(
-            self._wakes.home_of(asked.id),
+            self._wakes.owner_group_of(asked.id),
             SubscriptionWorker(
                 asked.id,
                 subscription.uid,

@@ -1,4 +1,4 @@
-"""Run the subscriptions of one core: route operations to their home, send news between groups,
+"""Run the subscriptions of one core: route operations to their owner groups, send news between groups,
 start due work, repair losses."""
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Subscriptions:
         return self._service.now_ms()
 
     async def operate(self, operation: AnyOperation) -> OperationResult:
-        """Run an operation on the core that acts for the id's home group. Raises `Unavailable` and
+        """Run an operation on the core that acts for the id's owner group. Raises `Unavailable` and
         `OutcomeUnknown`."""
         needs_level = isinstance(operation, RetryWork | Reset | ShareLanes) or (
             isinstance(operation, Put) and operation.max_attempts > 0
@@ -101,18 +101,19 @@ class Subscriptions:
                 "retries, dead letters, resets and workers with lanes need level "
                 f"{WORK_QUEUE_LEVEL}; some nodes run an older release. Finish the upgrade."
             )
-        home, changes = self._wakes.home_of(operation.id), not isinstance(operation, Get)
+        owner_group = self._wakes.owner_group_of(operation.id)
+        changes = not isinstance(operation, Get)
         answer: OperationResult = await self._service.rpc.at_home(
-            home, messages.OPERATE, operation, self._operate, changes=changes
+            owner_group, messages.OPERATE, operation, self._operate, changes=changes
         )
         return answer
 
     async def _operate(self, operation: AnyOperation) -> OperationResult:
-        home = self._wakes.home_of(operation.id)
-        if home not in self._machines:
+        owner_group = self._wakes.owner_group_of(operation.id)
+        if owner_group not in self._machines:
             raise NotLeader(0)
         try:
-            await self._service.local.linearize(home)
+            await self._service.local.linearize(owner_group)
             return await self._operations.run(operation)
         except Unavailable as fault:  # of a later step; a NotLeader would cause a retry elsewhere
             raise Unavailable(str(fault)) from None
@@ -160,7 +161,7 @@ class Subscriptions:
         )
 
     def pump(self) -> None:
-        """Send the news of the last turn to the subscriptions' homes."""
+        """Send the news of the last turn to the subscriptions' owner groups."""
         for machine in self._machines.values():
             state = machine.subscriptions
             if state.wakes:
@@ -170,7 +171,7 @@ class Subscriptions:
 
     def _queue_update(self, key: str, uid: int, name: str) -> None:
         try:
-            core = self._service.rpc.home_of(self._wakes.home_of(key))
+            core = self._service.rpc.home_of(self._wakes.owner_group_of(key))
         except NotLeader:
             return  # the sweep sends it again
         if core == self._service.rpc.core:
@@ -197,7 +198,9 @@ class Subscriptions:
             del self._senders[core]
 
     async def _on_updates(self, updates: TailUpdates) -> list[tuple[str, int]]:
-        if any(self._wakes.home_of(key) not in self._machines for key, _, _ in updates.wakes):
+        if any(
+            self._wakes.owner_group_of(key) not in self._machines for key, _, _ in updates.wakes
+        ):
             raise NotLeader(0)  # only the leader knows the latest state
         return [
             (key, uid) for key, uid, name in updates.wakes if not self._wakes.news(key, uid, name)
@@ -206,14 +209,14 @@ class Subscriptions:
     async def _list(self, question: ListRequest) -> Shapes:
         local = self._service.local
         await local.linearize_all(question.groups)
-        homes = {
-            key: home
+        owned = {
+            key: subscription
             for machine in map(local.here, question.groups)
-            for key, home in machine.subscriptions.homes.items()
+            for key, subscription in machine.subscriptions.owned.items()
         }
         names = {
-            key: lane_groups.name_of(home) if question.by_name else key
-            for key, home in homes.items()
+            key: lane_groups.name_of(subscription) if question.by_name else key
+            for key, subscription in owned.items()
         }
         asked = {
             name
@@ -221,7 +224,7 @@ class Subscriptions:
             if name > question.after and name.startswith(question.prefix)
         }
         shown = set(nsmallest(question.limit, asked))
-        return [listed_shape(homes[key]) for key, name in sorted(names.items()) if name in shown]
+        return [listed_shape(owned[key]) for key, name in sorted(names.items()) if name in shown]
 
     def _forget(self, key: str, uid: int) -> None:
         """Remove the registration of a deleted incarnation that a crash has left."""
@@ -264,7 +267,7 @@ class Subscriptions:
             state = machine.subscriptions
             try:
                 for subscription in [
-                    home for home in state.homes.values() if home.linked < home.revision
+                    each for each in state.owned.values() if each.linked < each.revision
                 ]:
                     await self._wakes.complete(subscription)
                 for grave in list(state.graves.values()):

@@ -1,4 +1,4 @@
-"""Life cycle of a wake on the core of the subscription's home: issue, deliver or announce, retry,
+"""Life cycle of a wake on the core of its owner group: issue, deliver or announce, retry,
 end."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ANNOUNCE_MS = 60_000  # an unclaimed wake event is written again after this, dou
 ANNOUNCE_MS_MAX = 600_000  # … up to this: the workers that read it may have died
 # limit of `_announced`; beyond it all entries are dropped, and open wakes are announced again soon
 ANNOUNCED_MAX = 4096
-HOME_PREFIX = "__ds/subscriptions/"
+OWNER_PREFIX = "__ds/subscriptions/"
 
 
 def pause_before(attempts: int) -> int:
@@ -84,14 +84,14 @@ class Wakes:
         self._working: dict[str, int] = {}  # id → requests of the lease holder in progress
         self._looked_ms = 0  # log time of the previous `tend`
 
-    def home_of(self, key: str) -> int:
-        """Return the home group of a subscription's id."""
-        return group_of(HOME_PREFIX + key, self.service.groups)
+    def owner_group_of(self, key: str) -> int:
+        """Return the owner group of a subscription's id."""
+        return group_of(OWNER_PREFIX + key, self.service.groups)
 
     def find(self, key: str, uid: int = 0) -> Subscription | None:
-        """Return the subscription if its home is on this core; `uid` 0 matches any incarnation."""
-        machine = self.service.local.machines.get(self.home_of(key))
-        subscription = None if machine is None else machine.subscriptions.homes.get(key)
+        """Return the subscription if its owner group is on this core; `uid` 0 matches any incarnation."""
+        machine = self.service.local.machines.get(self.owner_group_of(key))
+        subscription = None if machine is None else machine.subscriptions.owned.get(key)
         return subscription if subscription is not None and uid in (0, subscription.uid) else None
 
     @contextmanager
@@ -122,7 +122,7 @@ class Wakes:
         text: str = "",
         until_ms: int = 0,
     ) -> Reply:
-        """Propose an event to the home group."""
+        """Propose an event to the owner group."""
         generation, fenced_id = fence
         command = SubscriptionEvent(
             subscription.id,
@@ -134,7 +134,7 @@ class Wakes:
             text,
             until_ms,
         )
-        return await self.service.call(self.home_of(subscription.id), command)
+        return await self.service.call(self.owner_group_of(subscription.id), command)
 
     # --- issue and end ----------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Wakes:
 
     async def complete(self, subscription: Subscription) -> bool:
         """Wait until every group has the links that the subscription wants. Return False if it was
-        deleted. Raises Unavailable when its home has left this node."""
+        deleted. Raises Unavailable when its owner group has left this node."""
         key, uid = subscription.id, subscription.uid
         # the registered revision; the applied state here may lag
         lock, registered = (
@@ -182,16 +182,16 @@ class Wakes:
                     registered, known.linked
                 ) < known.revision:
                     registered = known.revision
-                    if not await self.links.register(self.home_of(key), known):
+                    if not await self.links.register(self.owner_group_of(key), known):
                         return False
         finally:
             if not lock.locked():
                 self._completing.pop(key, None)
-        self.service.local.here(self.home_of(key))
+        self.service.local.here(self.owner_group_of(key))
         return self.find(key, uid) is not None
 
     async def bury(self, key: str, uid: int) -> None:
-        await self.links.untell(self.home_of(key), key, uid)
+        await self.links.untell(self.owner_group_of(key), key, uid)
 
     async def _wake(self, subscription: Subscription, name: str) -> None:
         await self._issue(subscription, name)
@@ -203,7 +203,7 @@ class Wakes:
         if reply.code == Code.OK:
             self.counters.woken += 1
             self._announced.pop(subscription.id, None)
-            if self.home_of(subscription.id) in self.service.local.led:
+            if self.owner_group_of(subscription.id) in self.service.local.led:
                 self._tend_one(subscription, self.service.now_ms())
         return reply.code in (Code.OK, Code.ACTIVE)
 
@@ -221,7 +221,7 @@ class Wakes:
             )
         for machine in [local.led[group] for group in self._awake if group in local.led]:
             for key in tuple(machine.subscriptions.awake):
-                self._tend_one(machine.subscriptions.homes[key], now_ms)
+                self._tend_one(machine.subscriptions.owned[key], now_ms)
         self._looked_ms = now_ms
 
     def _tend_one(self, subscription: Subscription, now_ms: int) -> None:
@@ -353,7 +353,7 @@ class Wakes:
     async def _guarded(
         self, tasks: dict[str, asyncio.Task[None]], key: str, work: Callable[[], Awaitable[object]]
     ) -> None:
-        """Run a task and count its faults; `tend` and the sweep retry the rest. If the home has a
+        """Run a task and count its faults; `tend` and the sweep retry the rest. If the group has a
         new leader elsewhere, that node continues."""
         try:
             await work()
@@ -362,6 +362,8 @@ class Wakes:
             return
         finally:
             tasks.pop(key, None)
-        subscription = self.find(key) if self.home_of(key) in self.service.local.led else None
+        subscription = (
+            self.find(key) if self.owner_group_of(key) in self.service.local.led else None
+        )
         if subscription is not None and subscription.state != State.IDLE:
             self._tend_one(subscription, self.service.now_ms())

@@ -113,7 +113,7 @@ def pack_key(cluster_id: str, *, owner_group: int, now_ms: int, random: bytes) -
 
 
 def owner_group_of(key: str) -> int | None:
-    """Return the home group in a pack's key; None for other keys."""
+    """Return the owner group in a pack's key; None for other keys."""
     group = key.rsplit("/", 1)[-1].partition("-")[0]
     return int(group) if group.isascii() and group.isdigit() else None
 

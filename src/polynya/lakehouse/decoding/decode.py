@@ -25,7 +25,7 @@ from polynya.lakehouse.decoding.assemble import (
 from polynya.lakehouse.schema import types
 from polynya.lakehouse.schema.columns import Column
 from polynya.lakehouse.schema.profiles import FieldProfile, observe
-from polynya.lakehouse.schema.wishes import wish
+from polynya.lakehouse.schema.proposals import proposed_columns
 
 _ROW = re.compile(r"in row (\d+)")
 _HALF_PAIR = re.compile(
@@ -46,8 +46,8 @@ Positions = npt.NDArray[np.int64]
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """The target schema of a block. `discover` collects wishes for fields without a column; `full`
-    skips such fields."""
+    """The target schema of a block. `discover` collects proposals for fields without a column;
+    `full` skips such fields."""
 
     columns: list[Column]
     shape: dict[str, str] = {}
@@ -56,12 +56,12 @@ class Schema(msgspec.Struct, frozen=True):
 
 
 class Decoded(msgspec.Struct):
-    """A decoded block: `arrays` in column order, `problems` by row, and `wishes` for columns that a
-    wider schema would have."""
+    """A decoded block: `arrays` in column order, `problems` by row, and `proposals`: the columns
+    that a wider schema would have."""
 
     arrays: list[pa.Array]
     problems: dict[int, list[rows.Problem]]
-    wishes: list[Column]
+    proposals: list[Column]
     unframed: int = 0  # values without a schema's id, in a table of framed ones
 
 
@@ -284,12 +284,14 @@ class _Join:
         slow[parsed[~redo]] = False
         if slow.any():
             arrays = self._mixed(arrays, parsed, np.flatnonzero(slow))
-        wishes = (
-            wish(self._schema.columns, self._seen, max(1, len(self._ends) // _SLOW_SHARE))
+        proposals = (
+            proposed_columns(
+                self._schema.columns, self._seen, max(1, len(self._ends) // _SLOW_SHARE)
+            )
             if self._seen.fields
             else []
         )
-        return Decoded(arrays, self._problems, wishes)
+        return Decoded(arrays, self._problems, proposals)
 
     def _mixed(self, arrays: list[pa.Array], parsed: Positions, slow: Positions) -> list[pa.Array]:
         placed = [self._position(int(row)) for row in slow]
@@ -345,7 +347,7 @@ def without_strangers(decoded: Decoded) -> Decoded:
         for row, found in decoded.problems.items()
         if found[0].field or found[0].reason not in NO_OBJECT
     }
-    return Decoded(decoded.arrays, kept, decoded.wishes)
+    return Decoded(decoded.arrays, kept, decoded.proposals)
 
 
 def sample_values(

@@ -55,7 +55,7 @@ def _spread(decoded: Decoded, chosen: Any) -> Decoded:
     indices = pa.array(np.cumsum(chosen) - 1, mask=~chosen)
     arrays = [array.take(indices) for array in decoded.arrays]
     problems = {int(positions[row]): found for row, found in decoded.problems.items()}
-    return Decoded(arrays, problems, decoded.wishes)
+    return Decoded(arrays, problems, decoded.proposals)
 
 
 def _undecoded(columns: list[Column], count: int) -> Decoded:

@@ -103,10 +103,10 @@ def check(
     fixed = fix_schema(store, plan, before, writers)
     for number in range(_ROUNDS_MAX):
         run = _Run(store, plan, fixed, discover=number < _ROUNDS_MAX - 1)
-        wishes, ids = run.read(progress)
-        if not wishes and not ids:
+        proposals, ids = run.read(progress)
+        if not proposals and not ids:
             break
-        fixed = widened(fixed, wishes, writers.of(ids) if ids else None)
+        fixed = widened(fixed, proposals, writers.of(ids) if ids else None)
     complete = whole and not asked.more and len(names) == len(asked.streams)
     report = run.report(asked.table, len(found), complete=complete)
     report.without_column = fixed.uncovered
@@ -149,7 +149,7 @@ class _Run:
 
     def read(self, progress: Progress) -> tuple[list[Column], set[int]]:
         """Decode the records. Return the columns and the ids of schemas that are lacking."""
-        wishes, ids, done = list[Column](), set[int](), 0
+        proposals, ids, done = list[Column](), set[int](), 0
         total = sum(map(claimed, self._plan.ranges))
         parts = sorted(self._plan.ranges, key=lambda part: (part.stream, part.uid, part.record))
         shapes = [self._fixed.shape_of.get(part.uid, 0) for part in parts]
@@ -162,10 +162,10 @@ class _Run:
                 first = block.parts[0]
                 self._note(first.part.stream, int(first.offsets[0]), "", "bad_schema", str(unknown))
             else:
-                wishes += decoded.wishes
+                proposals += decoded.proposals
             done += sum(len(each.ends) for each in block.parts)
             progress(done, total)
-        return wishes, ids
+        return proposals, ids
 
     def _decoded(self, block: Block) -> Decoded:
         shape = self._fixed.shapes[block.shape]

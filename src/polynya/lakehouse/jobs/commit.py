@@ -197,12 +197,12 @@ def _produce(
         failed = [each for result in results for each in result.failed]
         if failed:
             raise RangesFailed(failed)
-        wishes = [wished for result in results for wished in result.wishes]
+        proposals = [proposed for result in results for proposed in result.proposals]
         ids = {number for result in results for number in result.ids}
-        if not wishes and not ids:
+        if not proposals and not ids:
             break
-        fixed = widened(fixed, wishes, writers.of(ids) if ids else None)
-        found = f"{len(ids)} more schemas" if ids else f"{len(wishes)} more fields"
+        fixed = widened(fixed, proposals, writers.of(ids) if ids else None)
+        found = f"{len(ids)} more schemas" if ids else f"{len(proposals)} more fields"
         progress("schema", f"{found} were found: running again with columns for them")
     unframed = sum(result.unframed for result in results)
     without = f", {unframed:,} of them without a schema's id" if unframed else ""

@@ -33,7 +33,7 @@ from polynya.lakehouse.schema.columns import (
 )
 from polynya.lakehouse.schema.partitions import cuts
 from polynya.lakehouse.schema.profiles import FieldProfile, merged
-from polynya.lakehouse.schema.wishes import wish
+from polynya.lakehouse.schema.proposals import proposed_columns
 from polynya.stream.parts import Encoding
 
 # a sample costs one slice read; tasks report fields of streams that were not sampled
@@ -81,7 +81,7 @@ def fix_schema(blobs: Blobs, plan: JobPlan, columns: Sequence[Column], writers: 
     wide, more = with_writers(wide, first, heads)
     left += more
     wide = chosen(wide, list(seen.values()))
-    left += [path for found in seen.values() for path in paths(wish(wide, found))]
+    left += [path for found in seen.values() for path in paths(proposed_columns(wide, found))]
     return msgspec.structs.replace(
         _with_shapes(wide, seen),
         uncovered=sorted(set(left)),
@@ -120,13 +120,13 @@ def make_job(
 
 
 def widened(
-    fixed: Fixed, wishes: Sequence[Column], writers: dict[int, Writer] | None = None
+    fixed: Fixed, proposals: Sequence[Column], writers: dict[int, Writer] | None = None
 ) -> Fixed:
     """Add the columns that the tasks reported as missing: those of schemas, then the smallest
     first."""
     wide, beyond = with_writers(fixed.columns, writers, {})
-    wide = adopt(wide, ordered(wishes))
-    left = {*fixed.uncovered, *beyond, *paths(missing(wide, wishes))}
+    wide = adopt(wide, ordered(proposals))
+    left = {*fixed.uncovered, *beyond, *paths(missing(wide, proposals))}
     known = fixed.writers if fixed.writers is None else fixed.writers | (writers or {})
     return Fixed(wide, fixed.shapes, fixed.shape_of, uncovered=sorted(left), writers=known)
 

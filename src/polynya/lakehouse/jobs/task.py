@@ -42,15 +42,15 @@ from polynya.wire.tables import FailedRange
 
 
 class TaskResult(msgspec.Struct, frozen=True):
-    """The result of a task. With `wishes` or `ids` nothing was written, and the job must be rerun
-    with these columns, and with the schemas of these ids."""
+    """The result of a task. With `proposals` or `ids` nothing was written, and the job must be
+    rerun with these columns, and with the schemas of these ids."""
 
     task: int
     records: int
     bytes: int
     files: list[File] = []
     dead: list[File] = []
-    wishes: list[Column] = []
+    proposals: list[Column] = msgspec.field(name="wishes", default_factory=list)  # in JSON
     failed: list[FailedRange] = []  # ranges that cannot be read: nothing was written either
     seconds: float = 0.0  # duration of the task, without Spark
     ids: list[int] = []  # of schemas that the job does not have
@@ -74,7 +74,7 @@ def _decode_files(job: Job, task: Task, blobs: Blobs) -> TaskResult:
     """Decode the rows of the task's files again, or report fields without a column."""
     out = Output(job, task, blobs)
     begin = time.perf_counter()
-    columns, wishes, ids = job.columns, list[Column](), set[int]()
+    columns, proposals, ids = job.columns, list[Column](), set[int]()
     records = unframed = 0
     try:
         for file in task.redo:
@@ -86,17 +86,17 @@ def _decode_files(job: Job, task: Task, blobs: Blobs) -> TaskResult:
                 except SchemaMissing as lacking:
                     ids.update(lacking.numbers)
                     continue
-                columns = adopt(columns, decoded.wishes)
-                wishes += decoded.wishes
+                columns = adopt(columns, decoded.proposals)
+                proposals += decoded.proposals
                 unframed += decoded.unframed
-                if not wishes and not ids:
+                if not proposals and not ids:
                     if rows.kind == Kind.BYTES:
                         out.note_bytes(rows.uids)
                     out.add(rows.base, decoded.arrays, decoded.problems)
         size = sum(file.size for file in task.redo)
-        if wishes or ids:
+        if proposals or ids:
             out.abort()
-            return TaskResult(task.id, records, size, wishes=wishes, ids=sorted(ids))
+            return TaskResult(task.id, records, size, proposals=proposals, ids=sorted(ids))
         files, dead, seconds = *out.close(), time.perf_counter() - begin
         return TaskResult(task.id, records, size, files, dead, seconds=seconds, unframed=unframed)
     except BaseException:
@@ -131,7 +131,7 @@ def _written(job: Job, task: Task, blobs: Blobs) -> TaskResult:
     """Decode ranges and write them, or report fields without a column."""
     out = Output(job, task, blobs)
     begin = time.perf_counter()
-    columns, wishes, ids = job.columns, list[Column](), set[int]()
+    columns, proposals, ids = job.columns, list[Column](), set[int]()
     records = size = unframed = 0
     failed: list[Unreadable] = []
     try:
@@ -141,7 +141,7 @@ def _written(job: Job, task: Task, blobs: Blobs) -> TaskResult:
             schema = Schema(columns, job.shapes[block.shape], discover=job.discover, full=job.full)
             try:
                 data, ends, decoded = _decoded(job, block, schema)
-                if not decoded.wishes and not wishes and not ids:
+                if not decoded.proposals and not proposals and not ids:
                     if block.kind == Kind.BYTES:
                         out.note_bytes(rows.part.uid for rows in block.parts)
                     base = base_columns(block, data, ends)
@@ -155,12 +155,17 @@ def _written(job: Job, task: Task, blobs: Blobs) -> TaskResult:
             size += len(data)
             records += len(ends)
             unframed += decoded.unframed
-            columns = adopt(columns, decoded.wishes)
-            wishes += decoded.wishes
-        if wishes or ids or failed:
+            columns = adopt(columns, decoded.proposals)
+            proposals += decoded.proposals
+        if proposals or ids or failed:
             out.abort()
             return TaskResult(
-                task.id, records, size, wishes=wishes, failed=_failures(failed), ids=sorted(ids)
+                task.id,
+                records,
+                size,
+                proposals=proposals,
+                failed=_failures(failed),
+                ids=sorted(ids),
             )
         files, dead, seconds = *out.close(), time.perf_counter() - begin
         return TaskResult(task.id, records, size, files, dead, seconds=seconds, unframed=unframed)

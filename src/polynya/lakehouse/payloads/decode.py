@@ -26,7 +26,7 @@ from polynya.lakehouse.payloads.nodes import (
     Fields,
     Node,
     chosen_column,
-    wishes,
+    proposed_columns,
 )
 from polynya.lakehouse.payloads.protobuf import ProtobufDecoder
 from polynya.lakehouse.reading.slices import Kind
@@ -151,7 +151,7 @@ def decoded_payloads(records: Layout, schema: Schema, writers: Writers) -> Decod
             return rest
         positions = np.flatnonzero(~chosen)
         arrays = [array.take(pa.array(positions)) for array in rest.arrays]
-        parts.append(_Part(positions, arrays, rest.problems, rest.wishes))
+        parts.append(_Part(positions, arrays, rest.problems, rest.proposals))
     found = _joined(parts, schema.columns, len(ends))
     found.unframed = unframed
     return found
@@ -208,7 +208,7 @@ class _Part(msgspec.Struct):
     positions: Positions
     arrays: list[pa.Array]
     problems: dict[int, list[Problem]] = {}
-    wishes: list[Column] = []
+    proposals: list[Column] = []
 
 
 def _group(records: Layout, positions: Positions, number: int) -> _Group:
@@ -257,15 +257,15 @@ def _json(group: _Group, schema: Schema) -> _Part:
     ends = np.cumsum([len(body) + 1 for body in group.bodies])
     found = typed(Kind.JSON, data, ends, np.zeros(len(ends), np.bool_), schema)
     problems = {int(group.positions[row]): reported for row, reported in found.problems.items()}
-    return _Part(group.positions, found.arrays, problems, found.wishes)
+    return _Part(group.positions, found.arrays, problems, found.proposals)
 
 
 def _batch(positions: Positions, batch: Batch, schema: Schema) -> _Part:
     columns, problems = schema.columns, dict[int, list[Problem]]()
     if schema.discover:
-        wanted = missing(columns, wishes(batch.fields, columns))
+        wanted = missing(columns, proposed_columns(batch.fields, columns))
         if wanted:  # of a message that no sample had
-            return _Part(positions, _without(positions, columns, {}).arrays, wishes=wanted)
+            return _Part(positions, _without(positions, columns, {}).arrays, proposals=wanted)
     found = _placed(batch.fields, columns, batch.values, problems, positions.tolist())
     arrays = [
         found[column.name] if column.name in found else pa.nulls(len(positions), arrow_type(column))
@@ -329,11 +329,11 @@ def _nothing(columns: Sequence[Column], count: int) -> Decoded:
 def _joined(parts: Sequence[_Part], columns: Sequence[Column], count: int) -> Decoded:
     """Return the parts of a block in the order of its records."""
     problems = {row: found for part in parts for row, found in part.problems.items()}
-    wishes = [each for part in parts for each in part.wishes]
+    proposals = [each for part in parts for each in part.proposals]
     if not parts:
         return _nothing(columns, count)
     if len(parts) == 1:
-        return Decoded(parts[0].arrays, problems, wishes)
+        return Decoded(parts[0].arrays, problems, proposals)
     order = np.empty(count, np.int64)
     order[np.concatenate([part.positions for part in parts])] = np.arange(count)
     indices = pa.array(order)
@@ -341,4 +341,4 @@ def _joined(parts: Sequence[_Part], columns: Sequence[Column], count: int) -> De
         pa.concat_arrays([part.arrays[at] for part in parts]).take(indices)
         for at in range(len(columns))
     ]
-    return Decoded(arrays, problems, wishes)
+    return Decoded(arrays, problems, proposals)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from polynya.lakehouse.jobs.plan import Writer
 from polynya.lakehouse.payloads.decode import decoder_of
-from polynya.lakehouse.payloads.nodes import BadSchema, wishes
+from polynya.lakehouse.payloads.nodes import BadSchema, proposed_columns
 from polynya.lakehouse.schema.columns import Column, adopt, missing, paths
 
 
@@ -27,7 +27,7 @@ def with_writers(
         except BadSchema:
             continue
         for fields in found:
-            wanted = wishes(fields, wide)
+            wanted = proposed_columns(fields, wide)
             wide = adopt(wide, wanted)
             left += paths(missing(wide, wanted))
     return wide, left

@@ -48,23 +48,23 @@ def json_text(value: Any) -> str:
 TEXT = Node(types.STRING, convert=json_text)
 
 
-def wishes(fields: Sequence[tuple[str, Node]], columns: Sequence[Column]) -> list[Column]:
+def proposed_columns(fields: Sequence[tuple[str, Node]], columns: Sequence[Column]) -> list[Column]:
     """Return the columns that a schema's fields need, those that the table has included."""
     known = by_field(columns)
-    found = (_wish(name, node, known.get(name, {})) for name, node in fields)
+    found = (_proposed_column(name, node, known.get(name, {})) for name, node in fields)
     return [each for each in found if each is not None]
 
 
-def _wish(name: str, node: Node, there: dict[str, Column]) -> Column | None:
+def _proposed_column(name: str, node: Node, there: dict[str, Column]) -> Column | None:
     column = there.get(node.type)
     if column is not None and not holds(column, node):
         return Column(name, types.STRING)
     if node.type == types.STRUCT:
-        children = wishes(node.fields, column.children if column else ())
+        children = proposed_columns(node.fields, column.children if column else ())
         return Column(name, types.STRUCT, children=children) if children else None
     if node.type in (types.LIST, types.MAP):
         inner = {column.children[0].type: column.children[0]} if column else {}
-        element = _wish("", node.fields[0][1], inner)
+        element = _proposed_column("", node.fields[0][1], inner)
         return Column(name, node.type, children=[element]) if element else None
     return Column(name, node.type)
 

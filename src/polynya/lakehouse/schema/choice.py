@@ -10,7 +10,7 @@ import msgspec
 from polynya.lakehouse.schema import types
 from polynya.lakehouse.schema.columns import Column, adopt, by_field, leaves, missing
 from polynya.lakehouse.schema.profiles import FieldProfile, merged
-from polynya.lakehouse.schema.wishes import wish
+from polynya.lakehouse.schema.proposals import proposed_columns
 
 _KEYS_LEAST = 4  # objects with at most so many keys stay structs however little room there is
 
@@ -76,49 +76,52 @@ def _shape(columns: Sequence[Column], seen: FieldProfile, path: str) -> Iterator
 
 
 def chosen(columns: Sequence[Column], seen: Collection[FieldProfile]) -> list[Column]:
-    """Return the columns after adding those that the samples wish for, one sample a stream.
+    """Return the columns after adding those that the samples propose, one sample a stream.
 
     Of all samples together, the majority of a field's values decides which type gets its name. If
-    there is no room for all wishes, every stream gets an equal share of the room, scalars of the
+    there is no room for all of them, every stream gets an equal share of the room, scalars of the
     record first. A stream whose share is too small gets maps for its larger objects.
     """
     whole = merged(seen)
-    wide = adopt(columns, wish(columns, whole))
+    wide = adopt(columns, proposed_columns(columns, whole))
     for found in seen:
-        wide = adopt(wide, wish(wide, found))
+        wide = adopt(wide, proposed_columns(wide, found))
     if leaves(wide) < types.LEAVES_MAX:
         return wide
-    return _shared(list(columns), wish(columns, whole), list(seen))
+    return _shared(list(columns), proposed_columns(columns, whole), list(seen))
 
 
-def ordered(wishes: Sequence[Column]) -> list[Column]:
-    """Return the wishes with the fewest leaves first: scalars, then lists and objects."""
-    return sorted(wishes, key=lambda wished: (bool(wished.children), leaves([wished])))
+def ordered(proposals: Sequence[Column]) -> list[Column]:
+    """Return the proposals with the fewest leaves first: scalars, then lists and objects."""
+    return sorted(proposals, key=lambda proposed: (bool(proposed.children), leaves([proposed])))
 
 
-def _shared(columns: list[Column], wishes: list[Column], seen: list[FieldProfile]) -> list[Column]:
-    """Divide the room: streams that wish for little first, so that the others share what is
-    left."""
+def _shared(
+    columns: list[Column], proposals: list[Column], seen: list[FieldProfile]
+) -> list[Column]:
+    """Divide the column budget, small requests first, so that the others share what is left."""
     before = columns
-    waiting = sorted(seen, key=lambda found: leaves(_of(wishes, found)))
+    waiting = sorted(seen, key=lambda found: leaves(_of(proposals, found)))
     for number, found in enumerate(waiting):
         share = (types.LEAVES_MAX - leaves(columns)) // (len(waiting) - number)
-        wanted = _fitting(columns, wishes, found, share)
+        wanted = _fitting(columns, proposals, found, share)
         columns = adopt(columns, wanted, share)
-    return adopt(before, _majority_first(columns, wishes))  # names again
+    return adopt(before, _majority_first(columns, proposals))  # names again
 
 
-def _majority_first(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
-    """Return the columns, those of one field in the order of the wishes: the first gets its
+def _majority_first(columns: Sequence[Column], proposals: Sequence[Column]) -> list[Column]:
+    """Return the columns, those of one field in the order of the proposals: the first gets its
     name."""
-    order = {(wished.field, wished.type): at for at, wished in enumerate(wishes)}
+    order = {(proposed.field, proposed.type): at for at, proposed in enumerate(proposals)}
     ranked: dict[str, list[Column]] = {}
     for column in sorted(
         columns, key=lambda column: order.get((column.field, column.type), len(order))
     ):
         ranked.setdefault(column.field, []).append(column)
     found = [ranked[column.field].pop(0) for column in columns]
-    inner = {wished.field: wished.children for wished in wishes if wished.type == types.STRUCT}
+    inner = {
+        proposed.field: proposed.children for proposed in proposals if proposed.type == types.STRUCT
+    }
     return [
         msgspec.structs.replace(
             column, children=_majority_first(column.children, inner[column.field])
@@ -130,31 +133,35 @@ def _majority_first(columns: Sequence[Column], wishes: Sequence[Column]) -> list
 
 
 def _fitting(
-    columns: list[Column], wishes: list[Column], found: FieldProfile, share: int
+    columns: list[Column], proposals: list[Column], found: FieldProfile, share: int
 ) -> list[Column]:
-    """Return a stream's wishes, with more maps in place of structs until they fit the share."""
+    """Return a stream's proposals, with more maps in place of structs until they fit the share."""
     keys = types.KEYS_MAX
     # the whole decides the types of scalars, the stream the form of its objects
-    scalars = [wished for wished in _of(wishes, found) if not wished.children]
+    scalars = [proposed for proposed in _of(proposals, found) if not proposed.children]
     while True:
-        objects = [wished for wished in wish(columns, found, keys=keys) if wished.children]
-        own = [wished for wished in wish(columns, found) if not wished.children]
+        objects = [
+            proposed
+            for proposed in proposed_columns(columns, found, keys=keys)
+            if proposed.children
+        ]
+        own = [proposed for proposed in proposed_columns(columns, found) if not proposed.children]
         wanted = [*scalars, *(each for each in own if each not in scalars), *ordered(objects)]
         if keys <= _KEYS_LEAST or leaves(missing(columns, wanted)) <= share:
             return wanted
         keys //= 2
 
 
-def _of(wishes: Sequence[Column], found: FieldProfile) -> list[Column]:
-    """Return the wishes, or the parts of them, for fields that a stream has."""
+def _of(proposals: Sequence[Column], found: FieldProfile) -> list[Column]:
+    """Return the proposals, or the parts of them, for fields that a stream has."""
     made = []
-    for wished in wishes:
-        inner = found.fields.get(wished.field)
+    for proposed in proposals:
+        inner = found.fields.get(proposed.field)
         if inner is None:
             continue
-        if wished.type == types.STRUCT:
-            children = _of(wished.children, inner)
-            made += [msgspec.structs.replace(wished, children=children)] if children else []
-        elif wished.type not in (types.LIST, types.MAP) or inner.types:
-            made.append(wished)
+        if proposed.type == types.STRUCT:
+            children = _of(proposed.children, inner)
+            made += [msgspec.structs.replace(proposed, children=children)] if children else []
+        elif proposed.type not in (types.LIST, types.MAP) or inner.types:
+            made.append(proposed)
     return made

@@ -19,7 +19,7 @@ class Column(msgspec.Struct, frozen=True):
 
     field: str  # name in the JSON; "" for the element of a list
     type: str
-    name: str = ""  # in the table; "" in a wish
+    name: str = ""  # in the table; "" in a proposal
     children: list[Column] = []  # a struct's columns; a list's element; a map's value
 
     @property
@@ -29,40 +29,42 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def adopt(
-    columns: Sequence[Column], wishes: Sequence[Column], most: int = types.LEAVES_MAX
+    columns: Sequence[Column], proposals: Sequence[Column], most: int = types.LEAVES_MAX
 ) -> list[Column]:
-    """Add the missing wishes to `columns`, named, in order, up to `LEAVES_MAX` leaves and `most`
-    new ones. Existing columns keep their positions."""
+    """Add the missing proposals to `columns`, named, in order, up to `LEAVES_MAX` leaves and
+    `most` new ones. Existing columns keep their positions."""
     return _adopt(
         columns,
-        wishes,
+        proposals,
         (*types.OUR_COLUMNS, *types.READERS_COLUMNS),
         [min(most, types.LEAVES_MAX - leaves(columns))],
     )
 
 
-def missing(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
-    """Return the wishes, or the parts of them, that `columns` does not have."""
+def missing(columns: Sequence[Column], proposals: Sequence[Column]) -> list[Column]:
+    """Return the proposals, or the parts of them, that `columns` does not have."""
     known = {(column.field, column.type): column for column in columns}
     found: list[Column] = []
-    for wished in wishes:
-        there = known.get((wished.field, wished.type))
+    for proposed in proposals:
+        there = known.get((proposed.field, proposed.type))
         if there is None:
-            found.append(wished)
-        elif wished.children:
-            left = missing(there.children, wished.children)
-            found += [msgspec.structs.replace(wished, children=left)] if left else []
+            found.append(proposed)
+        elif proposed.children:
+            left = missing(there.children, proposed.children)
+            found += [msgspec.structs.replace(proposed, children=left)] if left else []
     return found
 
 
-def paths(wishes: Sequence[Column], path: str = "") -> list[str]:
-    """Return the paths of the leaves of wishes: `a.b`, and `a[]` for the elements of a list."""
+def paths(proposals: Sequence[Column], path: str = "") -> list[str]:
+    """Return the paths of the leaves of proposals: `a.b`, and `a[]` for the elements of a list."""
     found: list[str] = []
-    for wished in wishes:
+    for proposed in proposals:
         here = (
-            f"{path}.{wished.field}" if path and wished.field else f"{path}{wished.field or '[]'}"
+            f"{path}.{proposed.field}"
+            if path and proposed.field
+            else f"{path}{proposed.field or '[]'}"
         )
-        found += paths(wished.children, here) if wished.children else [here]
+        found += paths(proposed.children, here) if proposed.children else [here]
     return found
 
 
@@ -78,15 +80,15 @@ def renamed(columns: Sequence[Column], path: str = "") -> dict[str, str]:
 
 
 def declared(columns: Sequence[tuple[str, str]]) -> list[Column]:
-    """Return declared columns as wishes. A field is a path like `a.b`."""
-    wishes = []
+    """Return declared columns as proposals. A field is a path like `a.b`."""
+    proposals = []
     for path, kind in fields_of(columns):
         *outer, field = path.split(".")
-        wished = _of_type(field, kind)
+        proposed = _of_type(field, kind)
         for name in reversed(outer):
-            wished = Column(name, types.STRUCT, children=[wished])
-        wishes.append(wished)
-    return wishes
+            proposed = Column(name, types.STRUCT, children=[proposed])
+        proposals.append(proposed)
+    return proposals
 
 
 def lacking(columns: Sequence[Column], wanted: Sequence[tuple[str, str]]) -> list[str]:
@@ -100,7 +102,7 @@ def lacking(columns: Sequence[Column], wanted: Sequence[tuple[str, str]]) -> lis
 
 
 def _of_type(field: str, kind: str) -> Column:
-    """Return the wish for a column of a declared type."""
+    """Return the proposal for a column of a declared type."""
     if kind.startswith("list<"):
         return Column(field, types.LIST, children=[_of_type("", kind[5:-1])])
     return Column(field, kind)
@@ -123,7 +125,7 @@ def by_field(columns: Sequence[Column]) -> dict[str, dict[str, Column]]:
 
 
 def _adopt(
-    columns: Sequence[Column], wishes: Sequence[Column], reserved: Sequence[str], room: list[int]
+    columns: Sequence[Column], proposals: Sequence[Column], reserved: Sequence[str], room: list[int]
 ) -> list[Column]:
     result = list(columns)
     position = {(column.field, column.type): at for at, column in enumerate(result)}
@@ -131,30 +133,34 @@ def _adopt(
     for name in (*reserved, *(column.name for column in result)):
         taken |= spellings(name)
     fields = {column.field for column in result}
-    for wished in wishes:
-        at = position.get((wished.field, wished.type))
+    for proposed in proposals:
+        at = position.get((proposed.field, proposed.type))
         if at is None:
-            named = _named(wished, wished.field in fields, taken, room)
+            named = _named(proposed, proposed.field in fields, taken, room)
             if named is not None:
-                position[wished.field, wished.type] = len(result)
-                fields.add(wished.field)
+                position[proposed.field, proposed.type] = len(result)
+                fields.add(proposed.field)
                 result.append(named)
-        elif wished.children:
-            result[at] = _grown(result[at], wished, room)
+        elif proposed.children:
+            result[at] = _grown(result[at], proposed, room)
     return result
 
 
-def _named(wished: Column, sibling: bool, taken: set[str], room: list[int]) -> Column | None:
-    """Return the wish with its names, or None if there is no room."""
+def _named(proposed: Column, sibling: bool, taken: set[str], room: list[int]) -> Column | None:
+    """Return the proposal with its names, or None if there is no room."""
     children: list[Column] = []
-    if wished.type == types.MAP and room[0] <= 1:
+    if proposed.type == types.MAP and room[0] <= 1:
         return None
-    if wished.children:
-        room[0] -= wished.type == types.MAP  # its keys
+    if proposed.children:
+        room[0] -= proposed.type == types.MAP  # its keys
         children = (
-            [_element(wished.children[0], room, "value" if wished.type == types.MAP else "element")]
-            if wished.type in (types.LIST, types.MAP)
-            else _adopt([], wished.children, (), room)
+            [
+                _element(
+                    proposed.children[0], room, "value" if proposed.type == types.MAP else "element"
+                )
+            ]
+            if proposed.type in (types.LIST, types.MAP)
+            else _adopt([], proposed.children, (), room)
         )
         children = [child for child in children if child is not None]
         if not children:
@@ -163,31 +169,31 @@ def _named(wished: Column, sibling: bool, taken: set[str], room: list[int]) -> C
         return None
     else:
         room[0] -= 1
-    return Column(wished.field, wished.type, _free_name(wished, sibling, taken), children)
+    return Column(proposed.field, proposed.type, _free_name(proposed, sibling, taken), children)
 
 
-def _element(wished: Column, room: list[int], name: str) -> Any:
-    named = _named(wished, False, set(), room)
+def _element(proposed: Column, room: list[int], name: str) -> Any:
+    named = _named(proposed, False, set(), room)
     return named and msgspec.structs.replace(named, name=name)
 
 
-def _grown(column: Column, wished: Column, room: list[int]) -> Column:
+def _grown(column: Column, proposed: Column, room: list[int]) -> Column:
     if column.type == types.STRUCT:
         return msgspec.structs.replace(
-            column, children=_adopt(column.children, wished.children, (), room)
+            column, children=_adopt(column.children, proposed.children, (), room)
         )
-    element, more = column.children[0], wished.children[0]
+    element, more = column.children[0], proposed.children[0]
     if element.type != more.type or not more.children:
         return column
     return msgspec.structs.replace(column, children=[_grown(element, more, room)])
 
 
-def _free_name(wished: Column, sibling: bool, taken: set[str]) -> str:
-    base = _ILLEGAL.sub("_", wished.field)[: types.NAME_CHARACTERS_MAX] or "_"
+def _free_name(proposed: Column, sibling: bool, taken: set[str]) -> str:
+    base = _ILLEGAL.sub("_", proposed.field)[: types.NAME_CHARACTERS_MAX] or "_"
     if base[0].isdigit() or base.casefold().startswith(types.PARTITION_PREFIX):
         base = "_" + base
     if sibling:
-        base = f"{base}__{_ILLEGAL.sub('_', wished.type).rstrip('_')}"
+        base = f"{base}__{_ILLEGAL.sub('_', proposed.type).rstrip('_')}"
     name, number = base, 1
     while not taken.isdisjoint(spellings(name)):
         number += 1

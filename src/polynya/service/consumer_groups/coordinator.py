@@ -121,11 +121,11 @@ class ConsumerGroupCoordinator:
 
     async def list_groups(self, raft_groups: Iterable[int]) -> list[Description]:
         """Return the consumer groups of some Raft groups, from their coordinators."""
-        homes: dict[int, list[int]] = {}
+        by_core: dict[int, list[int]] = {}
         for raft_group in raft_groups:
-            homes.setdefault(self._service.rpc.home_of(raft_group), []).append(raft_group)
+            by_core.setdefault(self._service.rpc.home_of(raft_group), []).append(raft_group)
         found: list[Description] = []
-        for core_id, some in homes.items():
+        for core_id, some in by_core.items():
             asked = ListAll(some)
             if core_id == self._service.rpc.core:
                 listing = await self.handle(asked)

@@ -60,7 +60,7 @@ class PlainGone(msgspec.Struct, array_like=True, gc=False):
     messages: list[int] = []
     held: list[str] = []
     packs: list[str] = []
-    homes: list[str] = []
+    subscriptions: list[str] = []
     topics: list[str] = []
     consumer_groups: list[str] = []
     writers: list[str] = []
@@ -91,7 +91,7 @@ class _Uid(msgspec.Struct, array_like=True, gc=False):
     uid: int
 
 
-class _Home(msgspec.Struct, array_like=True, gc=False):
+class _SubscriptionHead(msgspec.Struct, array_like=True, gc=False):
     """The first fields of a subscription."""
 
     id: str
@@ -105,7 +105,7 @@ class _Named(msgspec.Struct, array_like=True, gc=False):
 
 
 _uid_of = msgspec.msgpack.Decoder(_Uid).decode
-_home_of = msgspec.msgpack.Decoder(_Home).decode
+_subscription_of = msgspec.msgpack.Decoder(_SubscriptionHead).decode
 _named_of = msgspec.msgpack.Decoder(_Named).decode
 _list_of = msgspec.msgpack.Decoder(list[Raw]).decode
 _head_of = msgspec.msgpack.Decoder(DeltaHead).decode
@@ -140,7 +140,7 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
     named."""
     watched = whole or changes.watched
     subscribed = links.encode_image(machine.subscriptions)
-    homes = [home for home in subscribed.homes if whole or home.id in changes.homes]
+    owned = [each for each in subscribed.owned if whole or each.id in changes.subscriptions]
     image = snapshots.image_of(machine)
     image.outbox = snapshots.outbox_of(machine, None if whole else changes.messages)
     image.attempts = list(machine.forks.refused) if whole else changes.attempts
@@ -148,7 +148,7 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
     image.held = _entries(machine.packs.held, None if whole else changes.held)
     image.packs = _entries(machine.packs.owned, None if whole else changes.packs)
     image.subscriptions = (
-        structs.replace(subscribed, homes=homes) if watched else Subscribed(homes, [], [], [])
+        structs.replace(subscribed, owned=owned) if watched else Subscribed(owned, [], [], [])
     )
     image.topics = snapshots.topics_of(machine, None if whole else changes.topics)
     image.consumer_groups = snapshots.consumer_groups_of(
@@ -169,7 +169,7 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
         sorted(changes.messages - machine.outbox.messages.keys()),
         sorted(pack for pack in changes.held if pack not in machine.packs.held),
         sorted(pack for pack in changes.packs if pack not in machine.packs.owned),
-        sorted(changes.homes - machine.subscriptions.homes.keys()),
+        sorted(changes.subscriptions - machine.subscriptions.owned.keys()),
         sorted(changes.topics - machine.meta.topics.keys()),
         sorted(changes.consumer_groups - machine.consumer_groups.by_id.keys()),
         sorted(changes.writers - machine.diskless.writers.keys()),
@@ -239,7 +239,7 @@ class _Merged:
         self.messages: dict[int, Raw] = {}
         self.held: dict[str, PackReference] = {}
         self.packs: dict[str, Raw] = {}
-        self.homes: dict[str, tuple[int, Raw]] = {}  # with their uids
+        self.subscriptions: dict[str, tuple[int, Raw]] = {}  # with their uids
         self.topics: dict[str, Raw] = {}
         self.consumer_groups: dict[str, Raw] = {}
         self.writers: dict[str, Raw] = {}
@@ -277,7 +277,7 @@ class _Merged:
             gone.messages,
             gone.held,
             gone.packs,
-            gone.homes,
+            gone.subscriptions,
             gone.topics,
             gone.consumer_groups,
             gone.writers,
@@ -295,7 +295,7 @@ class _Merged:
             self.messages,
             self.held,
             self.packs,
-            self.homes,
+            self.subscriptions,
             self.topics,
             self.consumer_groups,
             self.writers,
@@ -308,7 +308,7 @@ class _Merged:
             image[_FIELDS.index(name)] for name in _ONE_BY_ONE
         )
         self.image = image
-        homes, *watches = (
+        owned, *watches = (
             _list_of(subscribed)
             if bytes(subscribed) != _NIL
             else _list_of(_encode(Subscribed([], [], [], [])))
@@ -318,7 +318,7 @@ class _Merged:
             {_uid_of(message).uid: message for message in _list_of(outbox)},
             _held_of(held),
             _packs_of(packs),
-            {(named := _home_of(home)).id: (named.uid, home) for home in _list_of(homes)},
+            {(named := _subscription_of(each)).id: (named.uid, each) for each in _list_of(owned)},
             *({_named_of(each).name: each for each in _list_of(part)} for part in parts),
         )
         for known, gone, new in zip(self._maps, self.gone, news, strict=True):
@@ -332,7 +332,9 @@ class _Merged:
     def _put_together(self) -> None:
         """Put the merged parts into the newest image."""
         watches = self.watches or _list_of(_encode(Subscribed([], [], [], [])))[1:]
-        homes = [home for _, home in sorted(self.homes.values(), key=lambda named: named[0])]
+        owned = [
+            each for _, each in sorted(self.subscriptions.values(), key=lambda named: named[0])
+        ]
         parts = (
             [self.messages[message] for message in sorted(self.messages)],
             self.attempts,
@@ -340,7 +342,7 @@ class _Merged:
             dict(sorted(self.packs.items())),
             self.released,
             [self.streams[uid] for uid in sorted(self.streams)],
-            [homes, *watches],
+            [owned, *watches],
             [self.topics[name] for name in sorted(self.topics)],
             [self.consumer_groups[id_] for id_ in sorted(self.consumer_groups)],
             [self.writers[name] for name in sorted(self.writers)],

@@ -81,10 +81,10 @@ class Survey:
         self.rename = rename
         self.forks: dict[int, dict[str, ForkHistory]] = {}  # uid of the source -> attempt -> fork
         self.origins: dict[int, ForkOrigin] = {}
-        self.homes: set[int] = set()  # uids of subscriptions
+        self.subscriptions: set[int] = set()  # uids
         self.packs: dict[
             int, dict[str, list[int]]
-        ] = {}  # home group -> pack -> groups that hold it
+        ] = {}  # owner group -> pack -> groups that hold it
         self.tables: dict[int, Table] = {}  # tables with rows, by uid
         self.claimed: dict[
             int, dict[int, int]
@@ -107,7 +107,7 @@ class Survey:
             for outcome in transaction.outcomes:
                 self.outcomes[outcome.producer, outcome.number] = outcome
         if image.subscriptions is not None:
-            self.homes.update(home.uid for home in image.subscriptions.homes)
+            self.subscriptions.update(each.uid for each in image.subscriptions.owned)
         self.tables |= {
             table.uid: table for table in image.tables if table.committed and not table.dropped_ms
         }
@@ -351,22 +351,22 @@ def _subscriptions(image: Image, survey: Survey) -> None:
     subscribed = image.subscriptions
     if subscribed is None:
         return
-    for home in subscribed.homes:
-        home.state, home.wake_id, home.stream, home.holder = State.IDLE, "", "", ""
-        home.lease_until_ms = home.attempts = home.next_attempt_ms = 0
-        home.generation += 1
-        home.revision += REVISION_JUMP
-        home.linked = 0
+    for each in subscribed.owned:
+        each.state, each.wake_id, each.stream, each.holder = State.IDLE, "", "", ""
+        each.lease_until_ms = each.attempts = each.next_attempt_ms = 0
+        each.generation += 1
+        each.revision += REVISION_JUMP
+        each.linked = 0
     gone = {
         registration.id
         for registration in subscribed.registrations
-        if registration.uid not in survey.homes
+        if registration.uid not in survey.subscriptions
     }
     subscribed.registrations = [
-        each for each in subscribed.registrations if each.uid in survey.homes
+        each for each in subscribed.registrations if each.uid in survey.subscriptions
     ]
-    # from a copy taken after the subscription ended; its home group's copy is older
-    subscribed.dropped = [uid for uid in subscribed.dropped if uid not in survey.homes]
+    # from a copy taken after the subscription ended; its owner group's copy is older
+    subscribed.dropped = [uid for uid in subscribed.dropped if uid not in survey.subscriptions]
     for stream in image.streams if gone else []:
         stream.links = {
             each: link for each, link in (stream.links or {}).items() if each not in gone

@@ -12,7 +12,7 @@ _SETS = (
     "messages",
     "held",
     "packs",
-    "homes",
+    "subscriptions",
     "topics",
     "consumer_groups",
     "transactions",
@@ -38,7 +38,7 @@ class Changes:
         self.messages: set[int] = set()  # numbers of outbox messages
         self.held: set[str] = set()  # packs
         self.packs: set[str] = set()
-        self.homes: set[str] = set()  # subscriptions
+        self.subscriptions: set[str] = set()  # that this group owns
         self.topics: set[str] = set()
         self.consumer_groups: set[str] = set()
         self.transactions: set[str] = set()

@@ -94,7 +94,7 @@ class PackReference(msgspec.Struct, array_like=True, gc=False):
 
 
 class Pack(msgspec.Struct, array_like=True, gc=False):
-    """The reference count of a pack in its home group."""
+    """The reference count of a pack in its owner group."""
 
     groups: list[int]  # groups that have not released it yet
     written_ms: int

@@ -1,4 +1,4 @@
-"""The packs of a group: those that its streams reference, and those whose home group it is."""
+"""The packs of a group: those that its streams reference, and those whose owner group it is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PackLedger:
     """The references to packs.
 
     Each pack in `held` is referenced by a slice entry in an index, a past, a held page or an
-    evicted stub; no other pack is, but those in `pages_gone`. `owned` are the packs of this home
+    evicted stub; no other pack is, but those in `pages_gone`. `owned` are the packs of this owner
     group. `by_number` maps the numbers of the held packs to their keys."""
 
     def __init__(self, group: int, outbox: Outbox, changes: Changes) -> None:
@@ -50,7 +50,7 @@ class PackLedger:
         return Index(whole, self.held.by_number)
 
     def condemned(self, before_ms: int) -> Iterator[str]:
-        """Yield the packs of this home group that every group released by `before_ms`. Delete the
+        """Yield the packs of this owner group that every group released by `before_ms`. Delete the
         object, then log `PackDeleted`."""
         return self.owned.condemned(before_ms)
 
@@ -100,7 +100,7 @@ class PackLedger:
         self.release_pack(page, self._group, now_ms)
 
     def release_pack(self, pack: str, owner_group: int, now_ms: int) -> None:
-        """Notify the pack's home group that this group no longer needs the pack and never will."""
+        """Notify the pack's owner group that this group no longer needs the pack and never will."""
         if remember(self.released, pack):
             self._changes.remember(self._changes.released, pack)
         self._outbox.send(owner_group, ReleasePack(pack, self._group, now_ms))

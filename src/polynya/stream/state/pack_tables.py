@@ -23,10 +23,10 @@ V = TypeVar("V")
 
 # as `wire.pack.pack_key` makes it
 _KEY = re.compile(r"(.*/(?:packs|pages)/)([0-9]{8})-([0-9]{2})/(0|[1-9][0-9]{0,4})-([0-9a-f]{32})")
-_REST = Struct("<HIH8s")  # number of the prefix, hour as yyyymmddhh, home group, random
+_REST = Struct("<HIH8s")  # number of the prefix, hour as yyyymmddhh, owner group, random
 _CODE = Struct("<Q16s")
 _U16_MAX, _U32_MAX = 2**16 - 1, 2**32 - 1
-_HELD = Struct("<IHI")  # number, home group, slices
+_HELD = Struct("<IHI")  # number, owner group, slices
 _SLICES = Struct("<16x4x2xI")
 _NO_GROUP = _U16_MAX
 _PACK = Struct("<q4H")  # written, groups
@@ -55,14 +55,14 @@ class PackKeys:
         found = _KEY.fullmatch(key)
         if found is None:
             return None
-        prefix, day, hour, home, random = found.groups()
+        prefix, day, hour, owner_group, random = found.groups()
         number = self._numbers.get(prefix, len(self._prefixes))
         if number == len(self._prefixes):
             if not new:
                 return None
             self._numbers[prefix] = number
             self._prefixes.append(prefix)
-        at_hour, group = int(day + hour), int(home)
+        at_hour, group = int(day + hour), int(owner_group)
         if number > _U16_MAX or at_hour > _U32_MAX or group > _U16_MAX:
             return None
         rest = _REST.pack(number, at_hour, group, bytes.fromhex(random[16:]))
@@ -232,7 +232,7 @@ class _Values(ValuesView[V], Generic[V]):
 
 
 class OwnedPacks(PackTable[Pack]):
-    """The packs whose home group this is. In a row: those with one to four groups."""
+    """The packs whose owner group this is. In a row: those with one to four groups."""
 
     _VALUE = _PACK
 

@@ -95,11 +95,11 @@ def produce_rebuild(
         job = with_schemas(job, fixed.writers)
         job = msgspec.structs.replace(job, cuts=cuts(partitions, named, fixed.columns))
         results = run_plan(blobs, job, runner, progress)
-        wishes = [wished for result in results for wished in result.wishes]
+        proposals = [proposed for result in results for proposed in result.proposals]
         ids = {number for result in results for number in result.ids}
-        if not wishes and not ids:
+        if not proposals and not ids:
             break
-        fixed = widened(fixed, wishes, writers.of(ids) if ids else None)
+        fixed = widened(fixed, proposals, writers.of(ids) if ids else None)
     _check_rows(job, results)
     made = _result(plan, job, results, None)
     dead = sum(file.rows for file in live["dlq"])

@@ -47,7 +47,7 @@ def _written(command: PackWritten) -> str:
 
 @command(since=1, bounds={"now_ms": TIME}, check=_written)
 class PackWritten(Command, tag=31, frozen=True):
-    """Register a pack in its home group, before any publish. Each of `groups` will hold or release
+    """Register a pack in its owner group, before any publish. Each of `groups` will hold or release
     it."""
 
     pack: str
@@ -57,7 +57,7 @@ class PackWritten(Command, tag=31, frozen=True):
 
 @command(since=1, bounds={"group": GROUP, "now_ms": TIME})
 class ReleasePack(Command, tag=32, frozen=True):
-    """Record in the home group that `group` no longer needs the pack. Idempotent."""
+    """Record in the owner group that `group` no longer needs the pack. Idempotent."""
 
     pack: str
     group: int
@@ -66,7 +66,7 @@ class ReleasePack(Command, tag=32, frozen=True):
 
 @command(since=1, bounds=NONE)
 class PackDeleted(Command, tag=33, frozen=True):
-    """Record in the home group that the condemned object is deleted from the store."""
+    """Record in the owner group that the condemned object is deleted from the store."""
 
     pack: str
 

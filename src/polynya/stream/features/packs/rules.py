@@ -1,4 +1,4 @@
-"""The object tier's commands: pack slices replace hot batches and smaller slices; home groups count
+"""The object tier's commands: pack slices replace hot batches and smaller slices; owner groups count
 down the references to packs."""
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from polynya.stream.command_validation import COUNTER, TIME, WIDE, WORD
     },
 )
 class PageEntries(Command, tag=37, frozen=True, gc=False):
-    """Put one entry for `page`, whose home group this is, in place of the entries of a stream from
+    """Put one entry for `page`, whose owner group this is, in place of the entries of a stream from
     `record` to before `end`. Level 3.
 
     `mark` is the CRC-32C of these entries (`paging.mark_of`); others are left as they are. `stored` and `crc`
@@ -49,7 +49,7 @@ class ReleasePaged(Command, tag=38, frozen=True, gc=False):
 
 @command(since=2, bounds={"now_ms": TIME}, rows=("slots", (WIDE, WORD, WORD, WORD, WORD)))
 class Evict(Command, tag=35, frozen=True, gc=False):
-    """Evict idle streams whose states are in the block `pack`, whose home group this is. `slots`:
+    """Evict idle streams whose states are in the block `pack`, whose owner group this is. `slots`:
     (uid, mark of the state, offset in the object, length, CRC-32C). Streams that changed since are
     skipped. The reply's detail lists the evicted positions."""
 

@@ -2,7 +2,7 @@
 that evict and return (docs/decisions/0016).
 
 The leader writes the states of many idle streams of its group into one immutable object, a *block*.
-A block has the format and life cycle of a pack whose home group is their own. `Evict` names the
+A block has the format and life cycle of a pack whose owner group is their own. `Evict` names the
 block; each stream unchanged since the write is replaced by a stub. `Return` brings states back
 through the log, so replicas apply commands without reading the store.
 

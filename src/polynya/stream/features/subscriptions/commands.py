@@ -34,7 +34,7 @@ class SubscriptionConfig(msgspec.Struct, array_like=True, frozen=True, gc=False)
 
 @command(since=1, bounds={"now_ms": TIME}, check=nested("config"))
 class SubscriptionPut(Command, tag=40, frozen=True, gc=False):
-    """Create a subscription in its home group, or confirm that it has the same configuration."""
+    """Create a subscription in its owner group, or confirm that it has the same configuration."""
 
     id: str
     now_ms: int
@@ -44,7 +44,7 @@ class SubscriptionPut(Command, tag=40, frozen=True, gc=False):
 
 @command(since=1, bounds={"now_ms": TIME})
 class SubscriptionStreams(Command, tag=41, frozen=True, gc=False):
-    """Change the explicit links, in the home group."""
+    """Change the explicit links, in the owner group."""
 
     id: str
     add: list[str]
@@ -54,7 +54,7 @@ class SubscriptionStreams(Command, tag=41, frozen=True, gc=False):
 
 @command(since=1, bounds={"now_ms": TIME})
 class SubscriptionDelete(Command, tag=42, frozen=True, gc=False):
-    """Delete a subscription in its home group. Later commands for this incarnation are refused."""
+    """Delete a subscription in its owner group. Later commands for this incarnation are refused."""
 
     id: str
     now_ms: int
@@ -62,7 +62,7 @@ class SubscriptionDelete(Command, tag=42, frozen=True, gc=False):
 
 @command(since=1, bounds={"uid": WIDE, "revision": COUNTER})
 class SubscriptionLinked(Command, tag=43, frozen=True, gc=False):
-    """Record in the home group that every group applied this link revision, or dropped the links of
+    """Record in the owner group that every group applied this link revision, or dropped the links of
     a deleted subscription."""
 
     id: str
@@ -81,7 +81,7 @@ class SubscriptionLinked(Command, tag=43, frozen=True, gc=False):
     },
 )
 class SubscriptionEvent(Command, tag=44, frozen=True, gc=False):
-    """Record an event of a subscription (`subscriptions.state.Event`) in its home group, if its
+    """Record an event of a subscription (`subscriptions.state.Event`) in its owner group, if its
     state allows it."""
 
     id: str

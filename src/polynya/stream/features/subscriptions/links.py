@@ -320,20 +320,20 @@ def _info(stream: Stream, key: str) -> LinkInfo:
 def encode_image(state: SubscriptionState) -> SubscriptionsImage:
     """Return the state as snapshots contain it."""
     registrations = [watch.registration for watch in state.watches.values()]
-    homes = cast("list[Subscription]", [home.written() for home in state.homes.values()])
+    owned = cast("list[Subscription]", [each.written() for each in state.owned.values()])
     return SubscriptionsImage(
-        homes, list(state.graves.values()), registrations, list(state.dropped)
+        owned, list(state.graves.values()), registrations, list(state.dropped)
     )
 
 
 def decode_image(machine: Machine, image: SubscriptionsImage) -> None:
     """Restore the state after the streams are in place; derived sets are recomputed."""
     state = machine.subscriptions
-    state.homes = {subscription.id: subscription for subscription in image.homes}
+    state.owned = {subscription.id: subscription for subscription in image.owned}
     state.graves = {grave.uid: grave for grave in image.graves}
     state.dropped = dict.fromkeys(image.dropped)
     state.awake = {
-        key: None for key, subscription in state.homes.items() if subscription.state != State.IDLE
+        key: None for key, subscription in state.owned.items() if subscription.state != State.IDLE
     }
     for registration in image.registrations:
         _watch(state, registration)

@@ -1,4 +1,4 @@
-"""Subscriptions in their home group: life cycle, membership, and the state transition table that
+"""Subscriptions in their owner group: life cycle, membership, and the state transition table that
 fences every worker.
 
 The watched links live in the streams' groups (`subscriptions/links.py`). A wake starts only from
@@ -75,15 +75,15 @@ def apply_put_limited(machine: Machine, command: SubscriptionPutLimited, positio
 def _put(
     machine: Machine, command: SubscriptionPut | SubscriptionPutLimited, failures: Failures
 ) -> Reply:
-    homes = machine.subscriptions.homes
-    known = homes.get(command.id)
+    owned = machine.subscriptions.owned
+    known = owned.get(command.id)
     if known is not None:
         if known.config != command.config or _limit(known.failures) != _limit(failures):
             return Reply(Code.EXISTS_DIFFERENT, known.uid)
         known.base_url = command.base_url
-        machine.changes.homes.add(command.id)
+        machine.changes.subscriptions.add(command.id)
         return Reply(Code.EXISTS, known.uid)
-    if len(homes) >= SUBSCRIPTIONS_PER_GROUP_MAX:
+    if len(owned) >= SUBSCRIPTIONS_PER_GROUP_MAX:
         return Reply(Code.TOO_MANY)
     streams = dict.fromkeys(command.config.streams)
     subscription = Subscription(
@@ -95,8 +95,8 @@ def _put(
         streams,
         failures=failures,
     )
-    homes[command.id] = subscription
-    machine.changes.homes.add(command.id)
+    owned[command.id] = subscription
+    machine.changes.subscriptions.add(command.id)
     return Reply(Code.CREATED, subscription.uid)
 
 
@@ -107,7 +107,7 @@ def _limit(failures: Failures) -> tuple[int, str]:
 @applies(SubscriptionStreams)
 def apply_streams(machine: Machine, command: SubscriptionStreams, position: int) -> Reply:
     """Change the explicit links: OK after a change, EXISTS without one, NOT_FOUND, TOO_MANY."""
-    subscription = machine.subscriptions.homes.get(command.id)
+    subscription = machine.subscriptions.owned.get(command.id)
     if subscription is None:
         return Reply(Code.NOT_FOUND)
     streams = subscription.streams.copy()
@@ -119,7 +119,7 @@ def apply_streams(machine: Machine, command: SubscriptionStreams, position: int)
     if streams.keys() == subscription.streams.keys():
         return Reply(Code.EXISTS, subscription.uid)
     subscription.streams = streams
-    machine.changes.homes.add(command.id)
+    machine.changes.subscriptions.add(command.id)
     subscription.revision += 1
     return Reply(Code.OK, subscription.uid)
 
@@ -128,10 +128,10 @@ def apply_streams(machine: Machine, command: SubscriptionStreams, position: int)
 def apply_delete(machine: Machine, command: SubscriptionDelete, position: int) -> Reply:
     """Delete a subscription and keep a tombstone until every group has dropped its links."""
     state = machine.subscriptions
-    subscription = state.homes.pop(command.id, None)
+    subscription = state.owned.pop(command.id, None)
     if subscription is None:
         return Reply(Code.NOT_FOUND)
-    machine.changes.homes.add(command.id)
+    machine.changes.subscriptions.add(command.id)
     machine.changes.watched = True
     state.awake.pop(command.id, None)
     state.graves[subscription.uid] = Tombstone(command.id, subscription.uid)
@@ -147,10 +147,10 @@ def apply_linked(machine: Machine, command: SubscriptionLinked, position: int) -
     if state.graves.pop(command.uid, None) is not None:
         machine.changes.watched = True
         return Reply(Code.OK, command.uid)
-    subscription = state.homes.get(command.id)
+    subscription = state.owned.get(command.id)
     if subscription is None or subscription.uid != command.uid:
         return Reply(Code.NOT_FOUND)
-    machine.changes.homes.add(command.id)
+    machine.changes.subscriptions.add(command.id)
     subscription.linked = max(subscription.linked, command.revision)
     return Reply(Code.OK, command.uid)
 
@@ -161,10 +161,10 @@ def apply_event(machine: Machine, command: SubscriptionEvent, position: int) -> 
     another incarnation, or none. HELD: leased to the detail's holder. FENCED: of an older wake, or
     not allowed in this state. ACTIVE: a wake is in flight, or a lease still runs."""
     state = machine.subscriptions
-    subscription = state.homes.get(command.id)
+    subscription = state.owned.get(command.id)
     if subscription is None or (command.uid and command.uid != subscription.uid):
         return Reply(Code.NOT_FOUND)
-    machine.changes.homes.add(command.id)
+    machine.changes.subscriptions.add(command.id)
     if command.event not in _UNFENCED and (command.generation, command.wake_id) != (
         subscription.generation,
         subscription.wake_id,
@@ -194,14 +194,14 @@ def apply_retry(machine: Machine, command: SubscriptionRetry, position: int) -> 
     attempt if the same record failed last."""
     machine.counters.raise_level(_LEVEL)
     state = machine.subscriptions
-    subscription = state.homes.get(command.id)
+    subscription = state.owned.get(command.id)
     if subscription is None or command.uid != subscription.uid:
         return Reply(Code.NOT_FOUND)
     fence = (subscription.generation, subscription.wake_id)
     held = (subscription.state, subscription.config.kind) in _HELD
     if not held or (command.generation, command.wake_id) != fence:
         return Reply(Code.FENCED, subscription.uid)
-    machine.changes.homes.add(command.id)
+    machine.changes.subscriptions.add(command.id)
     failures = subscription.failures
     subscription.failures = Failures(
         *_limit(failures),
@@ -222,11 +222,11 @@ def apply_forget_failure(machine: Machine, command: ForgetFailure, position: int
     """Forget the failed record of a stream: OK, also when another one or none has failed last.
     NOT_FOUND as for an event. A wake that waits for the end of the pause goes on waiting."""
     machine.counters.raise_level(_LEVEL)
-    subscription = machine.subscriptions.homes.get(command.id)
+    subscription = machine.subscriptions.owned.get(command.id)
     if subscription is None or command.uid != subscription.uid:
         return Reply(Code.NOT_FOUND)
     if subscription.failures.attempts and subscription.failures.stream == command.stream:
-        machine.changes.homes.add(command.id)
+        machine.changes.subscriptions.add(command.id)
         subscription.failures = Failures(*_limit(subscription.failures))
     return Reply(Code.OK, subscription.uid)
 

@@ -1,4 +1,4 @@
-"""The state of subscriptions in a group: those whose home group it is, and all watches on this
+"""The state of subscriptions in a group: those whose owner group it is, and all watches on this
 group's streams."""
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class PlainSubscription(msgspec.Struct, array_like=True, gc=False):
 
 
 class Subscription(PlainSubscription, array_like=True, gc=False):
-    """A subscription in its home group. (`generation`, `wake_id`) fences every action of a
+    """A subscription in its owner group. (`generation`, `wake_id`) fences every action of a
     worker."""
 
     roster: Roster = NO_ROSTER
@@ -159,7 +159,7 @@ class Registration(msgspec.Struct, array_like=True, gc=False):
 class SubscriptionsImage(msgspec.Struct, array_like=True, gc=False):
     """The form of the state in snapshots. Fields are only appended, and with defaults."""
 
-    homes: list[Subscription]  # in snapshots each as `written`
+    owned: list[Subscription]  # in snapshots each as `written`
     graves: list[Tombstone]
     registrations: list[Registration]
     dropped: list[int]
@@ -182,14 +182,14 @@ class SubscriptionState:
     """All subscription state of one group. `wakes` is volatile: id -> (uid, a stream with new
     records). The service collects and forwards it; a loss is tolerated.
 
-    Invariants: `awake` holds the homes that are not idle. A watch's `linked` holds the streams with
+    Invariants: `awake` holds the owned ones that are not idle. A watch's `linked` holds the streams with
       a link of its id, and `pending`
     those whose tail is beyond the link."""
 
-    __slots__ = ("awake", "by_name", "by_segment", "dropped", "graves", "homes", "wakes", "watches")
+    __slots__ = ("awake", "by_name", "by_segment", "dropped", "graves", "owned", "wakes", "watches")
 
     def __init__(self) -> None:
-        self.homes: dict[str, Subscription] = {}
+        self.owned: dict[str, Subscription] = {}
         self.graves: dict[int, Tombstone] = {}
         self.watches: dict[str, Watch] = {}
         self.dropped: dict[

@@ -28,7 +28,7 @@ def apply_worker(machine: Machine, command: SubscriptionWorker, position: int) -
     incarnation, or none. EXISTS_DIFFERENT: the other workers share another number of lanes, the
     detail. TOO_MANY workers."""
     machine.counters.raise_level(level_of(SubscriptionWorker))  # a single node gets no `SetLevel`
-    subscription = machine.subscriptions.homes.get(command.id)
+    subscription = machine.subscriptions.owned.get(command.id)
     if subscription is None or command.uid != subscription.uid:
         return Reply(Code.NOT_FOUND)
     roster, name = subscription.roster, command.worker
@@ -46,7 +46,7 @@ def apply_worker(machine: Machine, command: SubscriptionWorker, position: int) -
     before = [*roster.keepers, *[""] * lanes][:lanes]
     keepers = shared(before, alive, name, command.busy)
     subscription.roster = Roster(alive, keepers) if alive else NO_ROSTER
-    machine.changes.homes.add(command.id)
+    machine.changes.subscriptions.add(command.id)
     found = [subscription.roster.lanes_of(name), len(alive), is_new or keepers != before]
     return Reply(Code.OK, subscription.uid, detail=found)
 

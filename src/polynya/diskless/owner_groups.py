@@ -1,4 +1,4 @@
-"""The homes of packs: for each pack, a group that logs its intent. A group without a leader, and one
+"""The owner groups of packs: for each pack, a group that logs its intent. A group without a leader, and one
 whose log was slow a moment ago, is not chosen while there is another."""
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ class OwnerGroups:
         self._slow: dict[int, float] = {}  # groups, and until when they are avoided
 
     def choose(self, members: Sequence[int], *, again: bool = False) -> int:
-        """Return the home of a pack with slices of the groups `members`: one of them that is led
+        """Return the owner group of a pack with slices of the groups `members`: one of them that is led
         here, else one with a leader, else another group in the same order. 0 without members.
-        `again`: an earlier home was slow, so prefer any group that is led here."""
+        `again`: an earlier one was slow, so prefer any group that is led here."""
         if not members:
             return 0
         led = self._groups.machines()
         near = [group for group in members if group in led]
-        home = self._best(near)
-        if home is None:
+        owner_group = self._best(near)
+        if owner_group is None:
             others = self._groups.numbers
             here = [group for group in others if group in led]
-            home = self._best(*((here, members) if again else (members, here)), others)
-        return members[0] if home is None else home
+            owner_group = self._best(*((here, members) if again else (members, here)), others)
+        return members[0] if owner_group is None else owner_group
 
-    def avoid(self, home: int, members: Sequence[int]) -> bool:
-        """Avoid a home whose log did not take an intent in time. Return False, and do nothing, if
+    def avoid(self, owner_group: int, members: Sequence[int]) -> bool:
+        """Avoid an owner group whose log did not take an intent in time. Return False, and do nothing, if
         no other group is better."""
         if (
-            self._best(group for group in (*members, *self._groups.numbers) if group != home)
+            self._best(group for group in (*members, *self._groups.numbers) if group != owner_group)
             is None
         ):
             return False
-        self._slow[home] = self._now() + SLOW_SECONDS
+        self._slow[owner_group] = self._now() + SLOW_SECONDS
         return True
 
     def _best(self, *choices: Iterable[int]) -> int | None:

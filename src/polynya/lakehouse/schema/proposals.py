@@ -1,4 +1,4 @@
-"""Wishes: the columns that observed values lack. Pure and deterministic."""
+"""Proposed columns: those that observed values lack. Pure and deterministic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WIDTH = {
 }
 
 
-def wish(
+def proposed_columns(
     columns: Sequence[Column], seen: FieldProfile, least: int = 1, keys: int = types.KEYS_MAX
 ) -> list[Column]:
     """Return the columns that the fields of `seen` (an object) lack in `columns`.
@@ -26,66 +26,66 @@ def wish(
     with more than `keys` keys is a map.
     """
     known = by_field(columns)
-    wishes: list[Column] = []
+    proposals: list[Column] = []
     for name, inner in seen.fields.items():
-        wishes += _wish_field(name, known.get(name, {}), inner, (least, keys))
-    return wishes
+        proposals += _field_proposals(name, known.get(name, {}), inner, (least, keys))
+    return proposals
 
 
-def _wish_field(
+def _field_proposals(
     name: str, there: dict[str, Column], seen: FieldProfile, limits: tuple[int, int]
 ) -> list[Column]:
-    """Return the wishes for a field. `limits` are `least` and `keys` of `wish`."""
+    """Return the proposals for a field. `limits` are `least` and `keys` of `proposed_columns`."""
     enough = max(limits[0], -(-seen.total // 100)) if there else -(-seen.total // 100)
-    wishes = []
+    proposals = []
     for kind in _wanted_types(there, seen, enough):
         children: list[Column] = []
         if kind == types.STRUCT:
-            wishes += _wish_object(name, there, seen, limits)
+            proposals += _object_proposals(name, there, seen, limits)
             continue
         if kind == types.LIST and seen.element is not None:
-            children = _wish_element(there.get(types.LIST), seen.element, limits)
+            children = _element_proposals(there.get(types.LIST), seen.element, limits)
         if children or kind != types.LIST:
-            wishes.append(Column(name, kind, children=children))
-    return wishes
+            proposals.append(Column(name, kind, children=children))
+    return proposals
 
 
-def _wish_object(
+def _object_proposals(
     name: str, there: dict[str, Column], seen: FieldProfile, limits: tuple[int, int]
 ) -> list[Column]:
-    """Return the wishes for a field's objects: a struct, or a map if they have too many keys. A
-    struct that would grow beyond gets a map beside it."""
+    """Return the proposals for a field's objects: a struct, or a map if they have too many keys.
+    A struct that would grow beyond gets a map beside it."""
     known = (
         {column.field for column in there[types.STRUCT].children}
         if types.STRUCT in there
         else set()
     )
     few = len(known | seen.fields.keys()) <= limits[1]
-    wishes = []
+    proposals = []
     if types.STRUCT in there or (types.MAP not in there and few):
         inner = there[types.STRUCT].children if types.STRUCT in there else []
-        children = wish(inner, seen, *limits)
+        children = proposed_columns(inner, seen, *limits)
         if not few:
             children = [child for child in children if child.field in known]
-        wishes += [Column(name, types.STRUCT, children=children)] if children else []
+        proposals += [Column(name, types.STRUCT, children=children)] if children else []
     if types.MAP in there or not few:
-        children = _wish_element(there.get(types.MAP), merged(seen.fields.values()), limits)
-        wishes += [Column(name, types.MAP, children=children)] if children else []
-    return wishes
+        children = _element_proposals(there.get(types.MAP), merged(seen.fields.values()), limits)
+        proposals += [Column(name, types.MAP, children=children)] if children else []
+    return proposals
 
 
-def _wish_element(
+def _element_proposals(
     there: Column | None, seen: FieldProfile, limits: tuple[int, int]
 ) -> list[Column]:
-    """Return the wish for the element of a list, or for the value of a map. Its type is fixed; only
-    a struct can grow."""
+    """Return the proposal for the element of a list, or for the value of a map. Its type is fixed;
+    only a struct can grow."""
     if there is None:
-        return _wish_field("", {}, seen, limits)[:1]
+        return _field_proposals("", {}, seen, limits)[:1]
     element = there.children[0]
     return [
-        wished
-        for wished in _wish_field("", {element.type: element}, seen, limits)
-        if wished.type == element.type
+        proposed
+        for proposed in _field_proposals("", {element.type: element}, seen, limits)
+        if proposed.type == element.type
     ]
 
 
