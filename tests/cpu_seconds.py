@@ -5,8 +5,7 @@ machine.
 keeps the times of files, which order a run, and the names of slow tests, which `make check`
 leaves out.
 
-Measure on an idle machine: a busy one adds a tenth or more to CPU seconds and lengthens waits.
-(100 files of processes were last measured on a busy machine.)"""
+Measure on an idle machine: a busy one adds a third to CPU seconds and lengthens waits."""
 
 from __future__ import annotations
 
