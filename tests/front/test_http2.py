@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from front_world import World, play, request
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 from http2_client import HTTP2, connected
+from hyperframe.frame import GoAwayFrame
 
 from polynya.base.limits import APPEND_BYTES_MAX, H2_CONNECTION_WINDOW_BYTES
 from polynya.front.http.protocol.settings import IDLE_SECONDS, STALL_SECONDS, HttpSettings
@@ -242,6 +244,43 @@ def test_a_client_that_waits_for_a_permission_gets_it() -> None:
         client.h2.send_data(number, b"ab", end_stream=True)
         client.send()
         assert (await client.answer(reply)).status == 204
+
+    play(story, settings=HTTP2)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_requests_before_the_goaway_of_a_client_are_answered(together: bool) -> None:
+    """The response comes in a later packet than the GOAWAY, or is due in the same."""
+
+    async def story(world: World) -> None:
+        client = await connected(world)
+        await world.put("s")
+        append = client.request("POST", "/v1/stream/s", b"[1", end=False, content_type=JSON)
+        read = client.request("GET", "/v1/stream/s?offset=-1")
+        if not together:
+            await client.answer(read)
+        client.writer.write(GoAwayFrame(0, last_stream_id=0, error_code=0).serialize())
+        client.h2.send_data(client.number(append), b"]", end_stream=True)
+        client.send()
+        assert (await client.answer(append)).status == 204
+        assert (await client.answer(read)).status == 200
+        await world.until(lambda: client.closed)
+        assert client.goodbye == ErrorCodes.NO_ERROR
+
+    play(story, settings=HTTP2)
+
+
+def test_no_request_behind_the_goaway_of_a_client_is_served() -> None:
+    async def story(world: World) -> None:
+        client = await connected(world)
+        await world.put("s")
+        append = client.request("POST", "/v1/stream/s", b"[1", end=False, content_type=JSON)
+        client.writer.write(GoAwayFrame(0, last_stream_id=0, error_code=0).serialize())
+        late = client.request("GET", "/v1/stream/s?offset=-1")
+        assert (await client.answer(late)).reset == ErrorCodes.REFUSED_STREAM
+        client.h2.send_data(client.number(append), b"]", end_stream=True)
+        client.send()
+        assert (await client.answer(append)).status == 204
 
     play(story, settings=HTTP2)
 

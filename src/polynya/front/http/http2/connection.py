@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from h2.config import H2Configuration
-from h2.connection import H2Connection
+from h2.connection import ConnectionState, H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
     ConnectionTerminated,
@@ -247,6 +247,19 @@ class Http2Connection(asyncio.Protocol):
                 self._end(ErrorCodes.NO_ERROR)
 
 
+class _LibraryConnection(H2Connection):
+    """The library's state of a connection. Its streams go on behind a GOAWAY of the client, which
+    still reads the responses to its requests (RFC 9113, 6.8); the library would close."""
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> Any:
+        before, pending = self.state_machine.state, self.data_to_send()
+        found = super()._receive_goaway_frame(frame)
+        if before is not ConnectionState.CLOSED:
+            self.state_machine.state = before
+            self._data_to_send += pending
+        return found
+
+
 def _library_connection() -> H2Connection:
     """Return the state of a connection, with this server's settings."""
     config = H2Configuration(
@@ -257,7 +270,7 @@ def _library_connection() -> H2Connection:
         validate_outbound_headers=False,
         normalize_outbound_headers=False,
     )
-    found = H2Connection(config)
+    found = _LibraryConnection(config)
     found.encoder = cast("Any", LiteralEncoder())
     found.local_settings = Settings(
         client=False,
