@@ -583,7 +583,17 @@ def _caught(name: str, raised: list[BaseException]) -> str:
         test = STORIES[name]
         fault = failing_test(f"{TESTS}/{test}")
         found = f"{test}: {fault}" if fault else ""
-        by_tests = NOTICED | KAFKA | GROUP | COMMIT | SLICE | PAGE | DISKLESS_WRITER | COPY_DELTA
+        by_tests = (
+            NOTICED
+            | KAFKA
+            | GROUP
+            | COMMIT
+            | SLICE
+            | PAGE
+            | DISKLESS_WRITER
+            | COPY_DELTA
+            | CONDITIONS
+        )
         if not fault or name in by_tests.keys() - WORLD_CAUGHT_BY.keys():
             return found
     known = [CAUGHT_BY[name]] if name in CAUGHT_BY else []
