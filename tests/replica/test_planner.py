@@ -245,6 +245,21 @@ def test_zones_wait_for_nodes_that_are_away_and_move_a_few_groups_at_a_time() ->
     toy.check_rest()
 
 
+def test_a_group_whose_missing_voters_have_no_nodes_is_spread_over_zones() -> None:
+    """The meta group of five nodes wants five voters, and a node that is drained gets none."""
+    toy = Toy(["a", "a", "b"])
+    toy.apply(NodeAdd(node(4, "c")))
+    toy.apply(NodeAdd(node(5, "c")))
+    toy.apply(NodeSet(5, NodeState.DRAINING))
+    assert META_GROUP in zones.crowded(toy.map)
+    toy.settle()
+    voters = toy.map.groups[META_GROUP].voters
+    assert [toy.map.nodes[each].zone for each in voters] == ["a", "b", "c"]
+    toy.apply(NodeSet(5, NodeState.ACTIVE))
+    toy.settle()
+    assert len(toy.map.groups[META_GROUP].voters) == 5
+
+
 def test_the_meta_group_keeps_an_odd_number_of_voters_unasked() -> None:
     toy = Toy([""] * 5)
     assert len(toy.map.groups[META_GROUP].voters) == 5

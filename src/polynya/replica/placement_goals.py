@@ -57,10 +57,10 @@ class PlacementGoals:
                     self._mend(group)
                 self._mend_first(group)
         settled = not self.moving and not self.busy
-        for group in () if self.now.balancing else self.ordered:
-            if group in self.crowded and self._is_whole(group) and self._may_move(group):
-                self._spread(group)
         balance = self.now.balancing and all(map(self._is_whole, self.ordered))
+        for group in () if balance else self.ordered:
+            if group in self.crowded and self._may_spread(group) and self._may_move(group):
+                self._spread(group)
         if balance:
             self._balance()
         steps: list[Step] = [
@@ -193,6 +193,16 @@ class PlacementGoals:
         """Report whether no required change is left; zones and balance come after that."""
         goal = self.goals[group]
         return len(goal) >= self._wanted(group) and self.bad.isdisjoint(goal)
+
+    def _may_spread(self, group: int) -> bool:
+        """Report whether no required change is left that is possible: the group is whole, or too few
+        nodes may get its missing voters, as while others are drained."""
+        goal, wanted = self.goals[group], self._wanted(group)
+        able = sum(
+            number not in goal and self._may_get(record)
+            for number, record in self.now.nodes.items()
+        )
+        return self.bad.isdisjoint(goal) and not len(goal) < wanted <= len(goal) + able
 
     def _balance(self) -> None:
         for group in self.ordered:
