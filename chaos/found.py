@@ -497,4 +497,16 @@ FOUND = (
         "eight backups after each other under six transactional producers",
         "tests/admin/test_commits_of_backups.py",
     ),
+    Found(
+        "The requests in flight of a client that had sent a GOAWAY on HTTP/2 got no response, and left a "
+        "traceback in the log.",
+        "fuzzing of HTTP/2, seed 490295000",
+        "tests/front/test_http2.py",
+    ),
+    Found(
+        "The meta group stayed with two voters in one zone while nodes were drained, although a node of "
+        "another zone was free: it waited for voters for which there were no nodes.",
+        "simulation, seed 490295038 of the planned world",
+        "tests/replica/test_planner.py",
+    ),
 )
