@@ -126,7 +126,7 @@ class PlacementGoals:
         if (
             record.replaces
             and other
-            and _uneven(self._leads(first), _weight(other), self._leads(successor), _weight(record))
+            and _uneven(self.led[first], _weight(other), self.led[successor], _weight(record))
         ):
             self._set_first(group, successor)
 
@@ -154,7 +154,7 @@ class PlacementGoals:
             able,
             key=lambda each: (
                 has[zones.zone_of(each)],
-                (2 * self._holds(each.id) + 1) / _weight(each),
+                (2 * self.held[each.id] + 1) / _weight(each),
                 each.id,
             ),
             default=None,
@@ -181,7 +181,7 @@ class PlacementGoals:
             key=lambda each: (
                 each.id not in up,
                 each.state,
-                (2 * self._leads(each.id) + 1) / _weight(each),
+                (2 * self.led[each.id] + 1) / _weight(each),
                 each.id,
             ),
         )
@@ -287,9 +287,9 @@ class PlacementGoals:
         ]
         for one, two in sorted(pairs, key=lambda pair: self._load(pair[1]) - self._load(pair[0])):
             if not _uneven(
-                self._holds(one),
+                self.held[one],
                 _weight(self.now.nodes[one]),
-                self._holds(two),
+                self.held[two],
                 _weight(self.now.nodes[two]),
             ):
                 continue
@@ -314,7 +314,7 @@ class PlacementGoals:
         nodes if needed. Returns False if all is even."""
         fit = sorted(self.observed.up.intersection(self.now.active))
         for few in sorted(
-            fit, key=lambda node: (self._leads(node) / _weight(self.now.nodes[node]), node)
+            fit, key=lambda node: (self.led[node] / _weight(self.now.nodes[node]), node)
         ):
             way = self._way_to(few, fit)
             if way:
@@ -342,9 +342,9 @@ class PlacementGoals:
                     continue
                 ways[first] = [(group, node), *ways[node]]
                 if _uneven(
-                    self._leads(first),
+                    self.led[first],
                     _weight(self.now.nodes[first]),
-                    self._leads(few),
+                    self.led[few],
                     _weight(self.now.nodes[few]),
                 ):
                     return ways[first]
@@ -383,14 +383,8 @@ class PlacementGoals:
         )
         return ready and self.arrivals[record.id] < ARRIVALS_AT_ONCE
 
-    def _holds(self, node: int) -> int:
-        return self.held[node]
-
     def _load(self, node: int) -> float:
-        return self._holds(node) / _weight(self.now.nodes[node])
-
-    def _leads(self, node: int) -> int:
-        return self.led[node]
+        return self.held[node] / _weight(self.now.nodes[node])
 
     def _zone_mates(self, node: int, goal: Iterable[int]) -> int:
         """Return the number of other nodes of `goal` in the node's zone."""
