@@ -27,7 +27,7 @@ async def in_a_ring(world: World, leader: Node) -> None:
     before = term_of(world)
     world.ring(list(world.voters))
     await asyncio.sleep(15)
-    assert term_of(world) <= before + 2, "terms grow though nobody can be elected"
+    assert term_of(world) <= before + 2, "terms grow though no node can be elected"
     world.heal()
     await world.wait_leaders()
     node = world.leader(world.group_of(A))
@@ -143,8 +143,8 @@ async def backed_up_by_one_that_stood_still(world: World, leader: Node) -> None:
 
 
 STORIES = {
-    "a backup is of whoever believes to lead": backed_up_by_one_that_stood_still,
-    "who campaigns asks nobody first": in_a_ring,
+    "a backup is taken from a deposed leader": backed_up_by_one_that_stood_still,
+    "a candidate skips the pre-vote": in_a_ring,
     "who hears a leader votes for others": at_one_end_of_a_bridge,
     "what was lost is not missed": the_last_is_lost,
     "what comes again cuts what came after": much_comes_again,

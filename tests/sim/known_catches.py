@@ -83,7 +83,7 @@ SLICED = Knobs(
     {"slice_seconds": 0.1, "snapshot_bytes": 1024, "keep_bytes": 4096},
 )
 CAUGHT_BY = {
-    "a read asks nobody": Known("plain", Knobs.draw(0), 10),
+    "a read does not confirm the leadership": Known("plain", Knobs.draw(0), 10),
     "the leader alone is a majority": Known("plain", Knobs.draw(1), 10),
     "terms and votes are not written": Known("plain", Knobs.draw(0), 10),
     "a lost disk is not noticed": Known("plain", Knobs.draw(1)),
@@ -114,15 +114,15 @@ CAUGHT_BY = {
         "swarm", Knobs.draw(3), 3
     ),
     "a lease is given twice": Known("swarm", Knobs.draw(14)),
-    "news that a node had when it died are told by nobody": Known("swarm", Knobs.draw(9)),
+    "updates that a node had when it died are lost": Known("swarm", Knobs.draw(9)),
     "a webhook is done with what came after": Known("swarm", Knobs.draw(1), 2),
     "a recovery looks for no packs that came after the copies": Known("swarm", Knobs.draw(20), 5),
     "a restore goes on at the numbers of what was lost": Known("swarm", Knobs.draw(3), 2),
     "a restore knows no producers": Known("swarm", Knobs.draw(3), 2),
-    "packs that no log knows are kept for ever": Known("swarm", Knobs.draw(23), 2),
+    "packs that no log knows are never deleted": Known("swarm", Knobs.draw(23), 2),
     "a stream ends when it was not read for half of its time": Known("swarm", Knobs.draw(1), 12),
     "what is young is trimmed": Known("swarm", Knobs.draw(24), 2),
-    "wakes are announced to nobody": Known("swarm", Knobs.draw(8)),
+    "wakes are not announced": Known("swarm", Knobs.draw(8)),
     "groups are not told of subscriptions that are gone": Known("swarm", Knobs.draw(8), 5),
     "pins that are not confirmed pin nothing": Known("swarm", Knobs.draw(18)),
     "what is together in one zone stays so": Known("planned", Knobs.draw(1), 5),
@@ -174,20 +174,20 @@ STORIES = {  # the test that notices it, where there is one
     "a lease takes no account of clocks that drift": (
         "replica/test_cluster_faults.py::test_a_lease_outlives_no_promise_however_wrong_the_clocks_may_be"
     ),
-    "a leader that hears nobody leads on": "replica/test_cluster_faults.py::test_others_lead_when_a_leader_is_cut_off[in]",
+    "a leader without contact to a majority leads on": "replica/test_cluster_faults.py::test_others_lead_when_a_leader_is_cut_off[in]",
     "a snapshot has its name before it is synced": "replica/test_cluster_faults.py::test_a_node_comes_back_wherever_it_dies",
     "a segment is written to before its name is synced": "replica/test_cluster_faults.py::test_a_node_comes_back_wherever_it_dies",
     **{
         name: f"replica/test_cluster_revealed.py::test_it_ends_well[{name}]"
         for name in (
-            "who campaigns asks nobody first",
+            "a candidate skips the pre-vote",
             "who hears a leader votes for others",
             "what was lost is not missed",
             "what comes again cuts what came after",
             "chunks that found no room are never sent again",
             "log time follows each step of the wall's clock",
             "what cannot be read is taken for zeros",
-            "a backup is of whoever believes to lead",
+            "a backup is taken from a deposed leader",
         )
     },
     "an older copy of a node's data is let in": (

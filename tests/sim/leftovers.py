@@ -38,7 +38,7 @@ class LeftoverCheck:
         deadline = asyncio.get_running_loop().time() + SECONDS
         while left := leftovers(self._world):
             assert asyncio.get_running_loop().time() < deadline, (
-                f"what nobody needs stays, though all is well: {left}"
+                f"unused objects stay, though all is well: {left}"
             )
             await asyncio.sleep(1.0)
 

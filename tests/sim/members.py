@@ -132,7 +132,7 @@ class Subscribers:
                 break
             await asyncio.sleep(0.2)
         else:
-            raise AssertionError(f"{key}: nobody is told of what came to {name}")
+            raise AssertionError(f"{key}: no worker hears of what came to {name}")
         answer = await self._surely(ClaimWork(key, BASE, "guest"), 200)
         assert spelled_name(name) in [
             link["path"] for link in (answer.value or {})["streams"] if link["has_pending"]

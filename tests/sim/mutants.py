@@ -239,7 +239,7 @@ def _nobody_is_running() -> Callable[..., Awaitable[tuple[set[str], list[str]]]]
 
 
 MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by what
-    "a read asks nobody": (LinearizableReads, "linearize", _at_once),
+    "a read does not confirm the leadership": (LinearizableReads, "linearize", _at_once),
     "a lease has no end": (reading, "has_lease", lambda raft: raft.role is Role.LEADER),
     "the leader alone is a majority": (leading, "_count", _count_alone),
     "it is said to be durable before it is": (JournalWriter, "stage", _too_early()),
@@ -341,7 +341,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
         subscriptions._TABLE
         | {(State.LEASED, subscriptions.PULL_WAKE, subscriptions.Event.CLAIM): _claims_at_once},
     ),
-    "news that a node had when it died are told by nobody": (Subscriptions, "_sweep", _nothing),
+    "updates that a node had when it died are lost": (Subscriptions, "_sweep", _nothing),
     "a webhook is done with what came after": (
         Wakes,
         "_delivered",
@@ -366,7 +366,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
     ),
     "a restore knows no producers": (restore_history, "_jump", _forgets_producers),
     # … and what is left over (sim/leftovers.py)
-    "packs that no log knows are kept for ever": (Collector, "sweep", _nothing),
+    "packs that no log knows are never deleted": (Collector, "sweep", _nothing),
     # … and streams that end by themselves (sim/expiry.py)
     "a stream ends when it was not read for half of its time": (
         lifetimes.is_expired,
@@ -384,7 +384,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim/strea
         ),
     ),
     # … and subscriptions that come and go (sim/members.py)
-    "wakes are announced to nobody": (Wakes, "_announce", _nothing),
+    "wakes are not announced": (Wakes, "_announce", _nothing),
     "groups are not told of subscriptions that are gone": (SubscriptionLinks, "untell", _nothing),
     # … and clients that change a source between the steps of a fork (sim/forks.py)
     "pins that are not confirmed pin nothing": (
@@ -456,7 +456,7 @@ NOTICED: dict[
         "lease_ms",
         property(lambda settings: settings.election_ms - 2),
     ),
-    "a leader that hears nobody leads on": (
+    "a leader without contact to a majority leads on": (
         leading,
         "beat",
         edited_function(
@@ -478,7 +478,7 @@ NOTICED: dict[
         lambda journal: None,
     ),
     # … of what each way of failing is for (test_cluster_revealed.py)
-    "who campaigns asks nobody first": (election, "hurry", _campaigns_at_once),
+    "a candidate skips the pre-vote": (election, "hurry", _campaigns_at_once),
     "who hears a leader votes for others": (
         election,
         "promised",
@@ -497,7 +497,7 @@ NOTICED: dict[
         _follows_each_step,
     ),
     "what cannot be read is taken for zeros": (SimDisk, "read", _end_for_error),
-    "a backup is of whoever believes to lead": (
+    "a backup is taken from a deposed leader": (
         Backups,
         "_capture",
         edited_function(Backups._capture, "await service.local.linearize(number)", "pass"),

@@ -327,7 +327,7 @@ class Chaos:
         )
         self.forward(SETTINGS.election_ms * 8)
         configuration = leader.live.configuration
-        assert not configuration.joint, "a joint configuration is left by itself"
+        assert not configuration.joint, "a joint configuration is left without a change"
         for node in configuration.members:
             member = self.world.members[node]
             assert member.applied == self.world.checks.committed_last, (

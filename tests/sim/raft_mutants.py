@@ -78,7 +78,7 @@ MUTANTS = {
     "campaigns before all have found that the group is new": Mutant("election.py", "raft.amnesiac or raft.learning or raft.loss.undiscovered", "raft.amnesiac or raft.learning", seeds=0),
     "forgets at a restart that its group is new": Mutant("state.py", "restored.hard_state.group_is_new", "False", seeds=0, test="test_disk_loss.py::test_a_new_group_has_no_leader_before_all_have_found_that_it_is_new"),
     "takes one that has forgotten for one that has found": Mutant("disk_loss.py", "if not message.amnesiac:\n    raft.loss.undiscovered.discard(message.sender)", "raft.loss.undiscovered.discard(message.sender)", seeds=0, test="test_disk_loss.py::test_a_new_group_has_no_leader_before_all_have_found_that_it_is_new"),
-    "asks nobody whom a change may put out": Mutant("disk_loss.py", "reported[0]", "reported[-1]", seeds=0),
+    "asks no node that a change may remove": Mutant("disk_loss.py", "reported[0]", "reported[-1]", seeds=0),
     "asks all who ever had a voice": Mutant("disk_loss.py", "{index: members for index, members in raft.loss.known_voters.items() if index >= since}", "{index: members for index, members in raft.loss.known_voters.items()}", seeds=0),
     "believes its settings, and who has forgotten as it has": Mutant("disk_loss.py", (
         "knows and answer.configurations and answer.configurations[0][1].voters and (not "
@@ -102,14 +102,14 @@ MUTANTS = {
     "applies twice after a snapshot": Mutant("snapshots.py", "raft.applied = raft.handed = raft.commit = raft.verified = snapshot.index", "raft.commit = raft.verified = snapshot.index"),
     "keeps its log under a snapshot that does not fit": Mutant("recovery.py", "entries if fits else []", "entries", seeds=0),
     "forgets to write the reset": Mutant("snapshots.py", "raft.snapshot = raft.reset = snapshot", "raft.snapshot = snapshot"),
-    "loses chunks for ever": Mutant("snapshots.py", "outgoing.next, outgoing.since_ms = (outgoing.acked, raft.now_ms)", "pass"),
+    "never sends a lost chunk again": Mutant("snapshots.py", "outgoing.next, outgoing.since_ms = (outgoing.acked, raft.now_ms)", "pass"),
     "never finds out that an append was lost": Mutant("leading.py", "peer.mode is Mode.REPLICATE and held < peer.beat_next - 1", "False"),
     "leads on without a majority": Mutant("leading.py", (
         "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= "
         "settings.election_ms"
     ), "now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= 1 << 60", seeds=0),
-    "steps down and tells nobody": Mutant("leading.py", "raft.send(TimeoutNow(best, raft.node, raft.group, raft.term))", "pass", seeds=0),
-    "sleeps for ever": Mutant("quiescence.py", "raft.leader == peer and (raft.quiescent or raft.withheld is not None)", "False", seeds=0),
+    "steps down without a transfer message": Mutant("leading.py", "raft.send(TimeoutNow(best, raft.node, raft.group, raft.term))", "pass", seeds=0),
+    "never wakes a sleeping leader": Mutant("quiescence.py", "raft.leader == peer and (raft.quiescent or raft.withheld is not None)", "False", seeds=0),
     "does not wake for a vote": Mutant("election.py", "raft.quiescent and message.pre", "False", seeds=0),
     "lets its leader sleep while others ask for votes": Mutant("leading.py", "raft.quiescent and (not message.quiescent)", "False"),
     "campaigns without asking first": Mutant("election.py", "_ask(raft, pre=True, forced=False)\ncount(raft, raft.node, granted=True)", "_campaign(raft, forced=False)"),

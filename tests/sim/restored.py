@@ -173,7 +173,7 @@ class Restored:
                 f"{name}: {byte} bytes were done, and {cursors[name]} are"
             )
             assert cursors[name][1] <= sent.get(name, (0, 0))[1], (
-                f"{name}: {cursors[name]} is done, and nobody worked beyond {sent.get(name)}"
+                f"{name}: {cursors[name]} is done, and no worker was beyond {sent.get(name)}"
             )
 
     async def _is_there(self, when: str) -> None:

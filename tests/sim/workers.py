@@ -155,7 +155,7 @@ class Shop:
             if not left:
                 return
             await asyncio.sleep(0.1)
-        raise AssertionError(f"nobody hears of what is pending though all is well: {left}")
+        raise AssertionError(f"no worker gets what is pending though all is well: {left}")
 
     async def _left(self) -> list[str]:
         """List unfinished work, as the subscriptions report it and as their workers know it."""
@@ -175,7 +175,7 @@ class Shop:
                     shift.acked.get(spelled_name(name), (0, 0)),
                 )
                 assert cursor <= done, (
-                    f"{key}: {name} is done up to {cursor}, and nobody worked beyond {done}"
+                    f"{key}: {name} is done up to {cursor}, and no worker was beyond {done}"
                 )
                 if cursor[0] < count:
                     found.append(f"{key}: {name} is done up to {cursor} of {count}")

@@ -28,21 +28,7 @@ from polynya.stream.state.model import (
 SET = 9  # the value of a field that is no default; what is written is not decoded by its type
 FIELDS = Image.__struct_fields__
 IMAGE = Image(VERSION, 1, 1, 0, 0, [], [], {}, {}, [], [], entry_bytes=entries.V1_BYTES)
-# what a delta has one by one: its merge decodes the keys
-KEYED = {
-    "outbox",
-    "attempts",
-    "held",
-    "packs",
-    "released",
-    "streams",
-    "subscriptions",
-    "topics",
-} | {
-    "consumer_groups",
-    "writers",
-    "transactions",
-}
+KEYED = {*deltas._ONE_BY_ONE}  # a merge of deltas decodes their keys
 
 
 def image_with(field: str) -> bytes:
