@@ -15,6 +15,7 @@ from polling import wait_until
 
 NAME = "TESTS_RUN"  # the variable
 GONE_SECONDS = 20.0  # they may be about to end
+LEFT = pytest.StashKey[list[str]]()  # of the run's configuration: what `orphans` found at its end
 _started: list[str] = []
 
 
@@ -31,6 +32,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     with suppress(AssertionError):
         wait_until(lambda: not orphans(_started[-1]), what="the end of all", seconds=GONE_SECONDS)
     if found := orphans(_started[-1]):
+        session.config.stash[LEFT] = found
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         out = session.config.get_terminal_writer()
         out.line()

@@ -1,13 +1,15 @@
 """A plugin of pytest that writes the outcome of a run as JSON: how many tests passed and were
-skipped, and each failure with its text."""
+skipped, each failure with its text, and the processes that were left behind."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from leftovers import LEFT
 
 LONGEST_TEXT = 20_000  # characters of a failure
 
@@ -24,11 +26,12 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct):
-    """The outcome of one run of pytest."""
+    """The outcome of one run of pytest. `left`: the leftover processes, as `pid command line`."""
 
     passed: int = 0
     skipped: int = 0
     failures: list[Failure] = []
+    left: list[str] = []
 
 
 class OutcomeWriter:
@@ -51,8 +54,10 @@ class OutcomeWriter:
             text = str(report.longrepr)[-LONGEST_TEXT:]
             self._outcome.failures.append(Failure(report.nodeid, "collect", "", text))
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
+    @pytest.hookimpl(wrapper=True)  # leftovers are looked for by then
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        yield
+        self._outcome.left = session.config.stash.get(LEFT, [])
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_bytes(msgspec.json.encode(self._outcome))
 

@@ -3,7 +3,8 @@
 
 At most three failures are repeated in a run; tests that fail because one shared fixture failed count
 as one. What passes then is reported in the last lines and in `.build/flakes.json`, and the run
-passes. A fourth failure, or one that repeats, fails it. A test in quarantine decides nothing.
+passes. A fourth failure, one that repeats, or a leftover process fails it. A test in quarantine
+decides nothing.
 """
 
 from __future__ import annotations
@@ -112,6 +113,8 @@ def commit() -> str:
 
 def tell(outcome: Outcome, verdict: Verdict) -> None:
     """Print the last lines of a run."""
+    for process in outcome.left:
+        print(f"LEFT BEHIND: {process}")
     for failure in verdict.ignored:
         print(f"IN QUARANTINE: {failure.test} failed: {failure.line}")
     for unit in verdict.flaky:
@@ -159,7 +162,7 @@ def run(
     tell_before()
     tell(outcome, verdict)
     unexplained = status and not outcome.failures
-    return 1 if verdict.failed or unexplained else 0
+    return 1 if verdict.failed or outcome.left or unexplained else 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@ never are."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tiers.planted import START, plant, run_python
 from tiers.processes import Verdict, judge, units_of, without_tests
 
 FLAKY = f"""
+import subprocess
 from pathlib import Path
 def fails_once(name):
     {START}
@@ -127,6 +130,26 @@ def test_what_fails_again_fails_the_run(tmp_path: Path, tests: str, expected: st
     assert done.returncode != 0, done.stdout
     assert not (tmp_path / LOCAL).exists()
     assert expected in done.stdout, done.stdout
+
+
+@pytest.mark.process
+def test_a_process_left_behind_fails_a_run_whose_flaky_test_passes_again(tmp_path: Path) -> None:
+    leaves = "sleep 600 > /dev/null 2>&1 & echo $! > left"
+    plant(
+        tmp_path,
+        f"{FLAKY}\nimport leftovers\nleftovers.GONE_SECONDS = 0.5\n"
+        "@pytest.mark.process\ndef test_flaky():\n    fails_once('x')\n"
+        "@pytest.mark.process\ndef test_leaves():\n"
+        f"    subprocess.run(['sh', '-c', {leaves!r}], start_new_session=True, check=True)\n",
+    )
+    done = run_python(tmp_path, "-m", "tiers.processes", "-q", "-n0", "-p", "leftovers", ".")
+    left = int((tmp_path / "left").read_text())
+    os.kill(left, signal.SIGKILL)
+    assert done.returncode == 1, done.stdout + done.stderr
+    behind, flaky, _, last = done.stdout.splitlines()[-4:]
+    assert behind == f"LEFT BEHIND: {left} sleep 600"
+    assert flaky.startswith("FLAKY: test_planted.py::test_flaky")
+    assert last == "2 passed, 0 failed, 0 skipped"
 
 
 @pytest.mark.process
