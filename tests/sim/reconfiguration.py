@@ -50,13 +50,12 @@ class Steered:
             if self.map.voters[group] != goal:
                 self.redraw(voters={**self.map.voters, group: goal})
             return True
-        new = set(goal) - set(known.voters)
-        if new - set(known.learners):
-            stay = tuple(each for each in readers if each in known.readers and each not in new)
+        learners = tuple(each for each in goal if each not in known.voters)
+        if known.learners != learners:
+            # one that the goal no longer names has no replica, and a lost disk would await it
+            stay = tuple(each for each in readers if each in known.readers and each not in learners)
             await drive(
-                node.reconfiguration.change(
-                    group, Configuration(known.voters, (), tuple(new), stay)
-                )
+                node.reconfiguration.change(group, Configuration(known.voters, (), learners, stay))
             )
         else:
             readers = tuple(each for each in readers if each not in goal)
