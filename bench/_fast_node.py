@@ -45,7 +45,7 @@ def main() -> int:
     if len(sys.argv) > 1:
         flags = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
         return serve(load(flags, environ=os.environ).config, entry=ENTRY)
-    assembly.LogClock = FastClock  # type: ignore[attr-defined]
+    assembly.LogClock = FastClock  # type: ignore[attr-defined, assignment]
     tier.CollectorSettings = partial(CollectorSettings, interval_ms=COLLECT_MS)  # type: ignore[attr-defined, assignment]
     state_copies.SOON_SECONDS = COLLECT_MS / 1000
     return core_process.main()

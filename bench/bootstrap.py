@@ -15,7 +15,7 @@ import http.client
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -35,9 +35,11 @@ class Reader:
         self.link = http.client.HTTPConnection("127.0.0.1", servers.port, timeout=60)
         self.snapshot = self.tail = ""
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> bytes:
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = JSON
+    ) -> bytes:
         """Return the body of an answer. Raises RuntimeError for an error."""
-        self.link.request(method, path, body, headers)
+        self.link.request(method, path, body, {**headers})
         answer = self.link.getresponse()
         data = answer.read()
         if answer.status >= 300:
@@ -48,22 +50,22 @@ class Reader:
     def fill(self, snapshot_bytes: int, records: int, record_bytes: int) -> None:
         """Publish a snapshot behind a hundred records, and append the records behind it."""
         record = b'{"text":"%b"}' % (b"x" * (record_bytes - 11))
-        self.ask("PUT", STREAM, **JSON)
-        self.ask("POST", STREAM, b"[%b]" % b",".join([record] * 100), **JSON)
+        self.ask("PUT", STREAM)
+        self.ask("POST", STREAM, b"[%b]" % b",".join([record] * 100))
         self.snapshot = self.tail
         body = b'{"text":"%b"}' % os.urandom((snapshot_bytes - 11) // 2).hex().encode()
-        self.ask("PUT", f"{STREAM}/snapshot/{self.snapshot}", body, **JSON)
+        self.ask("PUT", f"{STREAM}/snapshot/{self.snapshot}", body)
         for begin in range(0, records, 100):
             some = min(100, records - begin)
-            self.ask("POST", STREAM, b"[%b]" % b",".join([record] * some), **JSON)
+            self.ask("POST", STREAM, b"[%b]" % b",".join([record] * some))
 
     def reads(self) -> int:
         """Read the snapshot and the records by a GET each."""
-        body = self.ask("GET", f"{STREAM}/snapshot/{self.snapshot}")
-        return len(body) + len(self.ask("GET", f"{STREAM}?offset={self.snapshot}"))
+        body = self.ask("GET", f"{STREAM}/snapshot/{self.snapshot}", headers={})
+        return len(body) + len(self.ask("GET", f"{STREAM}?offset={self.snapshot}", headers={}))
 
     def bootstrap(self, accept: str) -> int:
-        return len(self.ask("GET", f"{STREAM}/bootstrap", Accept=accept))
+        return len(self.ask("GET", f"{STREAM}/bootstrap", headers={"Accept": accept}))
 
     def measured(self, work: Callable[[], int], count: int) -> Figures:
         """Repeat a read and return its figures."""
@@ -96,7 +98,7 @@ def main() -> None:
         reader.fill(arguments.snapshot_bytes, arguments.records, arguments.record_bytes)
         lasting = [process for process in servers.processes if process.is_running()]
         reader.servers = servers._replace(processes=lasting)  # without those of the start
-        works = {
+        works: dict[str, Callable[[], int]] = {
             "reads": reader.reads,
             "multipart": partial(reader.bootstrap, "multipart/mixed"),
             "json": partial(reader.bootstrap, "application/json"),

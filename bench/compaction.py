@@ -23,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +39,16 @@ from bench import _results
 from bench._rounds import Runs
 from polynya.lakehouse.jobs.commit import JobOutcome, run_job
 from polynya.lakehouse.jobs.plan import JobPlan, Range, TableRef, layout
+from polynya.lakehouse.payloads.registry import SchemaReader
 from polynya.lakehouse.reading.blobs import LocalBlobs
 from polynya.lakehouse.reading.slices import BASE_TYPES
+from polynya.lakehouse.server.coordinator import StreamRanges
 from polynya.stream.parts import Encoding
 from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder
 from polynya.wire.slice_building import build_slice
 from polynya.wire.slices import parse_slice
-from polynya.wire.tables import CommitRequest, StoreRef
+from polynya.wire.tables import CommitRequest, FailedRange, StoreRef
 
 RECORD_BYTES = 1000
 BATCH_RECORDS = 64
@@ -150,7 +152,7 @@ class OneJob:
     def tables(self) -> list[TableRef]:
         return [self.table]
 
-    def plan(self, name: str) -> JobPlan:
+    def plan(self, name: str, *, merge: bool = False) -> JobPlan:
         return JobPlan(self.table, 1, secrets.token_hex(16), self._store, self._ranges)
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
@@ -165,16 +167,38 @@ class OneJob:
             request.result,
         )
 
-    def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
-        return self.table
+    def abandon(
+        self, name: str, uid: str, job: int, reason: str, *, failed: bool = False
+    ) -> TableRef:
+        raise SystemExit(f"the job was abandoned: {reason}")
+
+    def fail(self, name: str, uid: str, job: int, ranges: list[FailedRange]) -> TableRef:
+        raise SystemExit(f"ranges of the job failed: {ranges}")
+
+    def schemas(self, url: str) -> SchemaReader:
+        return SchemaReader(url)
+
+    def ranges(self, streams: Sequence[tuple[str, int]]) -> list[StreamRanges | None]:
+        raise NotImplementedError("for derived tables")
+
+    def aside(self, name: str) -> set[tuple[int, int]]:
+        return set()
+
+    def reasons_aside(self, name: str) -> list[str]:
+        return []
+
+    def retry(self, name: str) -> None:
+        """Do nothing: no range is set aside."""
 
 
 def run_spark(runner: Any, folder: str, ranges: list[Range]) -> JobOutcome:
     """Run the product's pipeline: samples, tasks on Spark, Iceberg and Delta."""
     coordinator = OneJob(folder, ranges)
-    return run_job(
+    done = run_job(
         coordinator.plan("bench"), coordinator, runner, LocalBlobs(folder), lambda step, text: None
     )
+    assert done is not None, "a plan with ranges has a result"
+    return done
 
 
 JSON_SCHEMA = pa.schema(
@@ -223,14 +247,15 @@ def pyarrow_task(folder: str, name: str, ranges: Sequence[Range]) -> int:
 
 
 def _pyarrow_block(folder: str, ranges: Sequence[Range], schema: pa.Schema) -> pa.Table:
-    payloads, lengths, columns = (
-        [],
-        [],
-        {name: [] for name in ("offset", "batch", "time", "uid", "stream")},
-    )  # type: dict[str, list[Any]]
+    payloads: list[Any] = []
+    lengths: list[Any] = []
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("offset", "batch", "time", "uid", "stream")
+    }
     for part in ranges:
         with open(f"{folder}/{part.pack}", "rb", buffering=0) as pack:
             found = parse_slice(os.pread(pack.fileno(), part.stored, part.offset), part.crc)
+        assert found.payload is not None and found.record_lengths is not None, "JSON records"
         payloads.append(np.frombuffer(found.payload, np.uint8))
         lengths.append(np.frombuffer(found.record_lengths, np.uint32))
         per_batch = np.frombuffer(found.batch_records, np.uint32)
@@ -344,13 +369,14 @@ def main() -> None:
         few = ranges[: max(4, len(ranges) // 8)]
         run_spark(runner, folder, few)
         run_pyarrow(pool, folder, few, options.cores)
+        works: dict[str, Callable[[], int]] = {
+            "pyarrow": lambda: run_pyarrow(pool, folder, ranges, options.cores),
+            "spark": lambda: run_spark(runner, folder, ranges).rows,
+        }
         rates: dict[str, list[float]] = {"pyarrow": [], "spark": []}
         cpu: dict[str, list[float]] = {"pyarrow": [], "spark": []}
         for _ in range(options.repeat):
-            for name, run in (
-                ("pyarrow", lambda: run_pyarrow(pool, folder, ranges, options.cores)),
-                ("spark", lambda: run_spark(runner, folder, ranges).rows),
-            ):
+            for name, run in works.items():
                 begin, before = time.perf_counter(), cpu_seconds()
                 done = run()
                 rates[name].append(size / (time.perf_counter() - begin))

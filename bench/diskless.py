@@ -234,7 +234,7 @@ def commit_cpu(streams: int) -> Figures:
         for name in names:
             buffer.add(Taken(1, Append(name, now, "text/plain", batch), lambda outcome: None))
         began = process_time()
-        pack = build(buffer, 1, now)
+        pack = build(buffer, 1, now, {})
         key = pack_key("5e" * 16, owner_group=1, now_ms=now, random=secrets.token_bytes(16))
         built += process_time() - began
         began = process_time()

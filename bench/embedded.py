@@ -153,8 +153,8 @@ def main() -> None:
                         )
                     shutil.rmtree(folder)
             medians = {name: median(found) for name, found in sides.items() if found}
-            for name, found in medians.items():
-                print(row(name, *case, found), flush=True)
+            for name, figures in medians.items():
+                print(row(name, *case, figures), flush=True)
             if "walrus" in medians:
                 ratio = medians["polynya"]["appends/s"] / medians["walrus"]["appends/s"]
                 print(f"{'':<8} ratio {ratio:.2f}", flush=True)

@@ -107,7 +107,7 @@ class Three:
                 f'"http://{http[0]}:{http[1]}"'
             )
 
-    async def look(self, path: str, number: int = 1) -> dict[str, object] | None:
+    async def look(self, path: str, number: int = 1) -> dict[str, Any] | None:
         try:
             answer = await ask_once(self.network.http(number), "GET", path, seconds=5.0)
         except (Lost, Unsent):
@@ -125,10 +125,10 @@ class Three:
             await asyncio.sleep(0.5)
         raise SystemExit(f"the cluster does not become well: {await self.look('/v1/cluster')}")
 
-    def _home(self, view: dict[str, object] | None) -> bool:
+    def _home(self, view: dict[str, Any] | None) -> bool:
         return view is not None and all(
             group["leader"] == group["first"] for group in view["groups"]
-        )  # type: ignore[attr-defined]
+        )
 
     async def close(self) -> None:
         for node in self.nodes.values():

@@ -119,8 +119,8 @@ def paged_state() -> tuple[bytes, int, int]:
             made, size = page_of(machine, stream, pages)
             pages, stored = pages + made, stored + size
             machine.outbox.messages.clear()
-    while (made := page_of(machine, stream, pages))[0]:
-        pages, stored = pages + made[0], stored + made[1]
+    while (one := page_of(machine, stream, pages))[0]:
+        pages, stored = pages + one[0], stored + one[1]
     machine.outbox.messages.clear()
     return snapshot_of(machine), pages, stored
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import cast
@@ -143,7 +144,7 @@ async def fill(
         for number in range(load.connections):
             first = number * load.streams // load.connections
             _, writer = await loop.create_connection(
-                lambda first=first: Writer(load, first), url.host, url.port
+                partial(Writer, load, first), url.host, url.port or 0
             )
             writers.append(writer)
         began = monotonic()

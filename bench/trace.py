@@ -196,7 +196,7 @@ def _feed(connection: Any, data: bytes) -> None:
         connection.data_received(data)
         return
     while data:
-        room = connection.get_buffer(len(data))
+        room = memoryview(connection.get_buffer(len(data)))
         count = min(len(data), len(room))
         room[:count] = data[:count]
         connection.buffer_updated(count)

@@ -71,7 +71,7 @@ class Reader(threading.Thread):
             # not `consume(1000, timeout)`: it waits that long for the thousandth message
             message = self._consumer.poll(0.05)
             if message is not None and message.error() is None:
-                self.seen[message.value()] = time.perf_counter()
+                self.seen[message.value() or b""] = time.perf_counter()
         self._consumer.close()
 
     def wait_seen(self, value: bytes) -> None:

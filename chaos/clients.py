@@ -87,6 +87,7 @@ class Clients:
         """Create all streams. Raises Wrong."""
         connection = self.connect(min(self.addresses))
         for stream in self.streams:
+            headers: dict[str, Any] = LEASED if stream in self.leased else {}
             for _ in range(100):
                 try:
                     answer = await connection.ask(
@@ -94,7 +95,7 @@ class Clients:
                         f"/v1/stream/{stream}",
                         seconds=ASK_SECONDS,
                         Content_Type=JSON,
-                        **(LEASED if stream in self.leased else {}),
+                        **headers,
                     )
                 except (Lost, Unsent):
                     await asyncio.sleep(PAUSE_SECONDS)

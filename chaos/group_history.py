@@ -122,7 +122,9 @@ def _check_skipped(
     deliveries: list[Delivery], commits: list[Commit], committed: list[Committed]
 ) -> Iterator[str]:
     """Check that each record before a committed offset was delivered to some member."""
-    most = max((each.offset for each in (*commits, *committed)), default=0)
+    most = max(
+        [*(each.offset for each in commits), *(each.offset for each in committed)], default=0
+    )
     missing = sorted({*range(most)} - {each.offset for each in deliveries})
     if missing:
         yield f"skipped: {len(missing)} records before the commit of {most}, first {missing[0]}"

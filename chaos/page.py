@@ -29,7 +29,7 @@ class Feature(NamedTuple):
 
     name: str
     worlds: tuple[str, ...]
-    count: str
+    counted: str
     unit: str
 
 
@@ -118,10 +118,11 @@ def _methods(results: Results) -> Iterator[tuple[str, str, str, str]]:
     for fuzzed in results.fuzz:
         scope = f"{sum(fuzzed.counts.values()):,} cases in {fuzzed.seconds:.0f} s"
         yield f"fuzzing, {fuzzed.name}", f"seed {fuzzed.seed}, {scope}", "", _first(fuzzed.wrong)
-    for run in results.upgrades:
-        levels = "level {} to {}".format(*run.levels)
-        scope = f"{len(run.steps)} steps from {run.revision} ({levels}) in {run.seconds:.0f} s"
-        yield "upgrade and way back", scope, f"{run.acknowledged:,}", _first(run.wrong)
+    for upgrade in results.upgrades:
+        levels = "level {} to {}".format(*upgrade.levels)
+        steps = f"{len(upgrade.steps)} steps from {upgrade.revision} ({levels})"
+        scope = f"{steps} in {upgrade.seconds:.0f} s"
+        yield "upgrade and way back", scope, f"{upgrade.acknowledged:,}", _first(upgrade.wrong)
     if results.mutants:
         caught = sum(bool(mutant.by) for mutant in results.mutants)
         planted = f"{len(results.mutants)} planted defects"
@@ -169,8 +170,8 @@ def _features(results: Results) -> str:
         if ran := [world for world in each.worlds if world in known]:
             _, simulated, acknowledged, failed = _simulated("", ran, known, results)
         chaos = "not a part of it"
-        if each.count:
-            count = sum(getattr(run, each.count) for run in results.disturbed)
+        if each.counted:
+            count = sum(getattr(run, each.counted) for run in results.disturbed)
             wrong = sum(bool(run.wrong) for run in results.disturbed)
             counted = f"{count:,} {each.unit}" if count else f"{each.unit} not counted"
             chaos = f"{len(results.disturbed)} runs, {counted}, {wrong} failed"

@@ -87,7 +87,7 @@ def _simulated(work: Work, world: str, step: int, seconds: float) -> Simulation:
     flags = [] if world == "swarm" else [f"--{world}"]
 
     def lane(_: int) -> list[bytes]:
-        reports = []
+        reports: list[bytes] = []
         while not reports or time.monotonic() < deadline:
             command = ["-m", "sim.run", f"--seed={next(begins)}", f"--seeds={step}", *flags]
             # a shrunk seed takes minutes of a lane

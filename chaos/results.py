@@ -210,7 +210,9 @@ class Results(msgspec.Struct, kw_only=True):
                 if found is not None
                 for seed in found.failed
             )
-            or any(run.wrong for run in (*self.disturbed, *self.fuzz, *self.upgrades))
+            or any(run.wrong for run in self.disturbed)
+            or any(run.wrong for run in self.fuzz)
+            or any(run.wrong for run in self.upgrades)
             or any(each.passes is False for each in self.again)
             or any(not mutant.by for mutant in self.mutants)
         )

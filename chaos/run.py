@@ -475,7 +475,9 @@ class Run:
             outcome.rollovers = await clients.rollovers(cluster.numbers[0])
         except (Lost, Unsent, Wrong) as fault:
             outcome.wrong.append(f"liveness: segments cannot be read in the end: {fault!r}")
-        await asyncio.gather(*(each.finish(final, 30.0) for each in (clients, *kafka)))
+        await asyncio.gather(
+            clients.finish(final, 30.0), *(each.finish(final, 30.0) for each in kafka)
+        )
         history = clients.history
         for each in kafka:
             partitions = {stream: final.get(stream, []) for stream in kafka_clients.STREAMS}

@@ -161,7 +161,9 @@ class Instance:
         made = of.end = End(kind, self._now())
         call = self._client.commit_transaction if kind == COMMIT else self._client.abort_transaction
         self._must(kind, lambda: call(CALL_SECONDS), made)
-        if kind == ABORT and not any(each.outcome == OK for each in (*of.produces, *of.offsets)):
+        if kind == ABORT and not any(
+            each.outcome == OK for each in of.effects() if each is not made
+        ):
             made.outcome = INFO
 
     def _must(

@@ -83,6 +83,9 @@ class End(msgspec.Struct):
     error: str = ""
 
 
+Effect = Produce | Offsets | End
+
+
 class Transaction(msgspec.Struct):
     """A transaction as its client knows it. `id` is the transactional id; the coordinator may abort
     from `began` + `timeout` on. `forced`: when an operator asked to abort it."""
@@ -96,6 +99,13 @@ class Transaction(msgspec.Struct):
     offsets: list[Offsets] = []
     end: End | None = None
     forced: float = LATER
+
+    def effects(self) -> Iterator[Effect]:
+        """Yield what its client sent."""
+        yield from self.produces
+        yield from self.offsets
+        if self.end is not None:
+            yield self.end
 
 
 class Poll(msgspec.Struct):
@@ -172,7 +182,8 @@ class TransactionHistory(msgspec.Struct):
         for each in self.transactions:
             if each.end is not None and each.end.outcome == OK and each.end.kind == COMMIT:
                 each.end.outcome = INFO
-        for write in (*self.plain, *self.commits):
+        writes: list[Produce | Offsets] = [*self.plain, *self.commits]
+        for write in writes:
             write.outcome = INFO if write.outcome == OK else write.outcome
         return msgspec.structs.replace(
             self, polls=[], ends=[], positions=[], held=[], restored=at, healed=at
@@ -332,18 +343,19 @@ class _Checker:
                 ),
                 default=LATER,
             )
-            effects = [(f"produced {each_.values}", each_) for each_ in each.produces]
-            effects += [(f"sent offsets of {each_.group}", each_) for each_ in each.offsets]
-            effects += [(f"{each.end.kind}ed", each.end)] if each.end else []
-            for what, effect in effects:
+            for effect in each.effects():
                 if effect.began > fence and effect.outcome == OK:
-                    yield f"E: {each.instance} {what} in {each.name} after it was fenced"
+                    yield f"E: {each.instance} {_did(effect)} in {each.name} after it was fenced"
         for init in self.history.inits:
             mine = first.get(init.instance)
-            late = init.id == name and init.again and init.outcome == OK and mine is not None
-            if late and any(
-                other.outcome == OK and mine.ended < other.began and other.ended < init.began
-                for other in first.values()
+            late = init.id == name and init.again and init.outcome == OK
+            if (
+                mine is not None
+                and late
+                and any(
+                    other.outcome == OK and mine.ended < other.began and other.ended < init.began
+                    for other in first.values()
+                )
             ):
                 yield f"E: {init.instance} got an epoch of {name} after it was fenced"
 
@@ -352,7 +364,7 @@ class _Checker:
             mine = first.get(each.instance)
             if each.id != name or mine is None or mine.began < self.history.restored:
                 continue
-            for effect in (*each.produces, *each.offsets, *([each.end] if each.end else [])):
+            for effect in each.effects():
                 due = each.began + each.timeout < effect.ended or each.forced < effect.ended
                 others = any(
                     other.instance != each.instance
@@ -371,7 +383,7 @@ class _Checker:
         """Return when the last operation had ended, or could not go on."""
         quiet = max(self.history.healed, self.history.restored)
         for each in self.history.transactions:
-            writes = (*each.produces, *each.offsets, *([each.end] if each.end else []))
+            writes = [*each.effects()]
             ended = [write.ended for write in writes if write.ended < LATER]
             began = [write.began for write in writes]
             quiet = max(quiet, *ended, *began, each.began)
@@ -583,6 +595,14 @@ class _Checker:
             for offset, value in records
             if keys.get((stream, value))
         }
+
+
+def _did(effect: Effect) -> str:
+    if isinstance(effect, Produce):
+        return f"produced {effect.values}"
+    if isinstance(effect, Offsets):
+        return f"sent offsets of {effect.group}"
+    return f"{effect.kind}ed"
 
 
 def _differing(one: list[tuple[int, str]], other: list[tuple[int, str]]) -> str:

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from chaos.nodes import Cluster
 from chaos.transaction_clients import PROFILES, STREAMS, SWITCHED
@@ -153,7 +154,7 @@ class TransactionWatch:
 
     async def _ask(
         self, node: int, method: str, path: str, body: bytes = b"", *, seconds: float = ASK_SECONDS,
-        **headers: str,
+        **headers: Any,
     ) -> Answer | None:  # fmt: skip
         try:
             address = self._cluster.network.http(node)
