@@ -509,4 +509,10 @@ FOUND = (
         "simulation, seed 490295038 of the planned world",
         "tests/replica/test_planner.py",
     ),
+    Found(
+        "A dead read replica that needed a snapshot kept the place of its transfer, so that other read "
+        "replicas of that core got no snapshot until it was back. Two dead voters did the same to all.",
+        "simulation, seed 34 of the world of read replicas",
+        "tests/replica/test_far_behind.py",
+    ),
 )

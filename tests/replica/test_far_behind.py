@@ -246,14 +246,58 @@ async def test_many_groups_at_once_take_turns(world: World, leader: Node, behind
             most_in = max(most_in, len(node.engine.exchange.arriving._arrivals))
         asyncio.get_running_loop().call_later(0.01, look)
 
-    catch_up.PACKED_MAX, arriving.ARRIVING_MAX = 1, 2
+    catch_up.PACKED_MAX, arriving.ARRIVING_MAX = 2, 1
     try:
         look()
         behind.start()
         await world.wait_equal()
     finally:
         catch_up.PACKED_MAX, arriving.ARRIVING_MAX = 2, 4
-    assert (most_out, most_in) == (1, 2)
+    assert (most_out, most_in) == (2, 1)
+
+
+@story
+async def test_a_dead_member_takes_no_place_among_snapshots(
+    world: World, leader: Node, behind: Node
+) -> None:
+    there = leader.engine.exchange
+    await asyncio.sleep(catch_up.PACKED_SECONDS + 10)
+    assert there is not None and not there._packed
+    behind.start()
+    await world.wait(lambda: there._packed)
+
+
+async def two_behind() -> tuple[World, Node, Node, Node]:
+    """A leader, a member that takes no chunk of an older snapshot, and a dead one that needs a
+    newer one."""
+    world = World(count=5)
+    world.settings = lambda *about: structs.replace(
+        settings_of(*about), chunk_bytes=CHUNK, chunk_window_bytes=WINDOW
+    )
+    _, leader = await led(world)
+    deaf, behind = [node for node in world.alive() if node is not leader][:2]
+    deaf.kill()
+    await outrun(world, leader)
+    deaf.start()
+    deaf.core.on_chunk = lambda member, message: None
+    await world.wait(lambda: leader.engine.exchange._packed)  # type: ignore[union-attr]
+    behind.kill()
+    await outrun(world, leader)
+    return world, leader, behind, deaf
+
+
+@stories(two_behind, none_left)
+async def test_a_member_that_takes_no_chunk_keeps_no_other_from_its_snapshot(
+    world: World, leader: Node, behind: Node, deaf: Node
+) -> None:
+    """Evict a snapshot whose first chunk is requested again and again."""
+    index = leader.core.members[1].raft.snapshot.index
+    with patch.object(catch_up, "PACKED_MAX", 1):
+        behind.start()
+        await world.wait(lambda: behind.core.members[1].raft.commit >= index)
+        deaf.kill()
+        deaf.start()
+        await world.wait_equal()
 
 
 @story

@@ -91,6 +91,22 @@ def test_a_node_stays_until_no_group_has_it_any_more_also_one_that_was_about_to_
     assert toy.map.nodes[4].state == NodeState.REMOVED
 
 
+def test_a_learner_that_the_goal_no_longer_names_goes_first() -> None:
+    """It has no replica any more, and a learner that lost its disk would wait for its answer."""
+    toy = Toy([""] * 5, groups=1)
+    voters = toy.configurations[1].voters
+    one, other = (number for number in toy.map.members if number not in voters)
+    toy.apply(PlaceGroup(1, tuple(sorted((voters[0], one, other))), one, toy.map.groups[1].epoch))
+    toy.round()
+    assert toy.configurations[1].learners == (one, other)
+    toy.down = {one, other}
+    goal = tuple(sorted((*voters[:2], other)))
+    toy.apply(PlaceGroup(1, goal, voters[0], toy.map.groups[1].epoch))
+    (step,) = plan(toy.map, toy.observe())
+    assert isinstance(step, ChangeVoters)
+    assert (step.configuration.voters, step.configuration.learners) == (voters, (other,))
+
+
 @pytest.mark.parametrize("replicas", [1, 3, 5])
 @pytest.mark.parametrize("state", [NodeState.EMPTYING, NodeState.LEAVING])
 def test_nodes_that_are_told_to_go_at_the_same_time_keep_what_nobody_can_take_over(

@@ -709,7 +709,11 @@ class World(Network, Steered, Copied):
                 for group in range(GROUPS + 1)
             )
 
-        await self.wait_moving(equal)
+        try:
+            await self.wait_moving(equal)
+        except AssertionError as fault:
+            seen = "\n".join(self.seen_of(group) for group in range(GROUPS + 1))
+            raise AssertionError(f"{fault}: the replicas do not become equal\n{seen}") from None
         for group in range(GROUPS + 1):
             assert len({node.state()[group] for node in members(group)}) <= 1, "the replicas differ"
 

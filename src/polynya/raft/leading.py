@@ -370,7 +370,9 @@ def _replicate(raft: RaftState, node: int, peer: Progress, slices: _Slices) -> N
             entries = slices[peer.next, end] = log.entries(peer.next, end)
         _send(raft, node, peer, entries, log.size(peer.next, end))
     if peer.outgoing is not None:
-        snapshots.want(raft, node, peer.outgoing)
+        # a dead member would take the place of one that is up
+        if raft.now_ms - peer.heard_ms < raft.settings.election_ms:
+            snapshots.want(raft, node, peer.outgoing)
     elif peer.commit_sent < (commit := min(peer.match, raft.commit)):
         peer.commit_sent = commit
         raft.send(Heartbeat(node, raft.node, raft.group, raft.term, commit))

@@ -26,8 +26,8 @@ from polynya.wal.scratch import Scratch
 
 PACKED_MAX = 2  # concurrent outgoing snapshots; each is an unnamed file
 READS_MAX = 1  # of these, for read replicas
-PACKED_SECONDS = 30.0  # since the last request
-IDLE_SECONDS = 2.0  # an idle snapshot of this age may be evicted
+PACKED_SECONDS = 30.0  # without progress
+IDLE_SECONDS = 2.0  # without progress; then another snapshot may take the place
 LOADED_MAX = 4096  # entries in one load
 MISSING_SECONDS = 0.2  # delay before missing entries are requested again, until a snapshot exists
 log = logging.getLogger("polynya.catch_up")
@@ -36,12 +36,14 @@ _Key = tuple[int, int, int]  # group, index, identity
 
 class _Packed(msgspec.Struct):
     """An outgoing snapshot. `file` is None while it is packed. `reads`: only read replicas have
-    requested it."""
+    requested it. `reached`: the furthest offset that each member has requested; a repeated request
+    is no progress, for the member may be dead."""
 
     asked: deque[ChunkWanted]
-    at: float  # time of the last request
+    at: float  # time of the last progress
     file: Scratch | None = None
     reads: bool = False
+    reached: dict[int, int] = {}
 
 
 class CatchUp:
@@ -109,10 +111,14 @@ class CatchUp:
         if packed is None:
             if not self._make_room(now, reads):
                 return
-            packed = self._packed[key] = _Packed(deque([wanted]), now, reads=reads)
+            packed = self._packed[key] = _Packed(
+                deque([wanted]), now, reads=reads, reached={wanted.to: wanted.offset}
+            )
             self._spawn(self._pack(member, key, packed, wanted.snapshot))
             return
-        packed.at, packed.reads = now, packed.reads and reads
+        packed.reads = packed.reads and reads
+        if wanted.offset > packed.reached.get(wanted.to, -1):
+            packed.at, packed.reached[wanted.to] = now, wanted.offset
         # already queued; a second read would grow the queue on a slow disk
         if wanted in packed.asked:
             return
