@@ -16,6 +16,8 @@ from polynya.base.errors import Unavailable
 
 READERS_MAX = 2
 FAR_SECONDS = 0.2  # one way, at most
+# between two losses of a disk: a handshake on its way may not come from two journals before
+LOSS_SECONDS = 1.0
 
 
 class Readers(Moves):
@@ -26,6 +28,7 @@ class Readers(Moves):
         self.choices = (*self.choices, *READING)
         self.silent: set[int] = set()  # nodes that have only ever read
         self.had: dict[str, list[bytes]] = {name: [] for name in self.streams}
+        self.lost: dict[int, float] = {}  # when each read replica last lost its disk
 
     def summary(self) -> str:
         return f"{super().summary()}, {sum(map(len, self.had.values()))} local reads"
@@ -109,8 +112,12 @@ class Readers(Moves):
         """Lose a read replica's disk and restart it under the same number: no quorum counts on
         it."""
         readers = [self.world.nodes[number] for number in self.world.map.readers]
+        now = asyncio.get_running_loop().time()
         if readers:
             node = self.draw.choice(readers)
+            if now - self.lost.get(node.number, 0.0) < LOSS_SECONDS:
+                return
+            self.lost[node.number] = now
             if node.alive:
                 node.kill(power=0.0)
             self.note(f"read replica {node.number} loses its disk")
