@@ -86,6 +86,26 @@ def test_the_view_has_an_etag_of_its_own_and_lines_without_breaks() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("kind", sorted({*KINDS} - {"diskless"}))  # which is read page by page
+def test_control_events_have_the_first_kept_record(kind: str) -> None:
+    async def story(world: World) -> None:
+        await KINDS[kind](world, JSON)
+        reader = await world.sse("s", "?live=sse&record=5")
+        assert control(await reader.chunk())["streamFirstRecord"] == 0
+        tail = (await world.ask("HEAD", "/v1/stream/s")).headers["stream-next-offset"]
+        body = json.dumps({"before": tail}).encode()
+        trimmed = await world.ask("POST", "/v1/stream/s/retention", body)
+        first = int(json.loads(trimmed.body)["retained_offset"].partition("_")[0])
+        assert trimmed.status == 200 and first > 0
+        await world.post("s", b"[7]")
+        piece = control(await reader.chunk())
+        assert (piece["streamFirstRecord"], piece["streamNextRecord"]) == (first, 8)
+        again = await world.sse("s", "?live=sse&record=now")
+        assert control(await again.chunk())["streamFirstRecord"] == first
+
+    play(story)
+
+
 def test_live_events_have_one_record_each_and_a_reader_resumes_between_them() -> None:
     async def story(world: World) -> None:
         await world.put("s")
@@ -126,7 +146,7 @@ def test_live_events_have_one_record_each_and_a_reader_resumes_between_them() ->
         assert events(await follows.chunk())[:-1] == events(await wire.chunk())[:-1]
         piece = await plain.chunk()
         assert b"data:[5,6]\n" in piece
-        assert "streamNextRecord" not in control(piece)
+        assert not {"streamFirstRecord", "streamNextRecord"} & control(piece).keys()
         piece = await counted.chunk()
         assert b"data:[5,6]\n" in piece
         assert control(piece)["streamNextRecord"] == 7

@@ -257,6 +257,7 @@ class LiveEvent(msgspec.Struct, gc=False, array_like=True):
     known: bool = True
     unstable: bool = False  # part of an open transaction, or behind one
     time_ms: int = 0  # the append time of the payload; 0 from an older node
+    first_record: int = -1  # the first one that the stream keeps; -1 from an older node
 
 
 AppendTo = Callable[[Append | Produce, Done], None]

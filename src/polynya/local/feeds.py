@@ -101,4 +101,5 @@ def _event_of(effect: TailMoved, *, known: bool) -> LiveEvent:
         known=known or effect.closed,
         unstable=effect.unstable,
         time_ms=effect.time_ms,
+        first_record=effect.first_record,
     )

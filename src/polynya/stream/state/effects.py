@@ -24,6 +24,7 @@ class TailMoved(msgspec.Struct, frozen=True, gc=False):
     gone: bool = False  # deleted or expired
     unstable: bool = False  # part of an open transaction, or behind one
     time_ms: int = 0  # the append time of `batch`
+    first_record: int = 0  # the first one that the stream keeps
 
 
 class TailWatch:

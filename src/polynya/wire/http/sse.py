@@ -57,13 +57,15 @@ def control_event(
     *,
     up_to_date: bool,
     closed: bool,
-    next_record: int = -1,
+    records: tuple[int, int] | None = None,
 ) -> bytes:
-    """Format a control event. `cursor` is None on the last event of a closed stream. `next_record`:
-    for a reader of record numbers."""
+    """Format a control event. `cursor` is None on the last event of a closed stream. `records`: for
+    a reader of record numbers, the first one kept (-1: unknown) and the next one."""
     fields = f'"streamNextOffset":"{offset}"'
-    if next_record >= 0:
-        fields += f',"streamNextRecord":{next_record}'
+    if records is not None:
+        if records[0] >= 0:
+            fields += f',"streamFirstRecord":{records[0]}'
+        fields += f',"streamNextRecord":{records[1]}'
     if cursor is not None and not closed:
         fields += f',"streamCursor":"{cursor}"'
     if up_to_date:

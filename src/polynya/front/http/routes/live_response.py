@@ -135,10 +135,16 @@ class LiveResponse:
             self._exchange.span.end()
 
     def events(
-        self, payload: bytes, at: tuple[int, int], *, up_to_date: bool, closed: bool
+        self,
+        payload: bytes,
+        at: tuple[int, int],
+        *,
+        up_to_date: bool,
+        closed: bool,
+        first_record: int,
     ) -> bytes:
         """Return a data event, if there is data, and its control event. Numbered values are one
-        data event each."""
+        data event each. `first_record`: the first one that the stream keeps; -1: unknown."""
         cursor = max(self.cursor, current_interval(self._context.service.now_ms()))
         event_id = format_event_id(*at, (self.uid, self._history))
         last_id = event_id + END_SUFFIX if closed else event_id
@@ -148,7 +154,7 @@ class LiveResponse:
             str(cursor),
             up_to_date=up_to_date,
             closed=closed,
-            next_record=at[0] if self._numbered else -1,
+            records=(first_record, at[0]) if self._numbered else None,
         )
         if not payload:
             return control

@@ -261,6 +261,7 @@ class Subscriber:
             (page.record, page.byte),
             up_to_date=page.has_all,
             closed=page.closed,
+            first_record=page.info.first_record,
         )
         # a whole record is larger, and may consist of line ends; an envelope has an event a record
         at_once = AT_ONCE_BYTES if self._response.form.envelope else _PAGE_BYTES
@@ -378,6 +379,7 @@ class Subscriber:
                 (event.record, event.byte),
                 up_to_date=event.known,
                 closed=event.closed,
+                first_record=event.first_record,
             )
             frame = self._response.framed(events)
             if self._shared and not event.closed:
@@ -399,7 +401,10 @@ class Subscriber:
             and info.uid == self._response.uid
             and at == (info.record, info.byte)
         ):
-            self._response.write(self._response.events(b"", at, up_to_date=True, closed=False))
+            first = info.first_record
+            self._response.write(
+                self._response.events(b"", at, up_to_date=True, closed=False, first_record=first)
+            )
 
     def _keep(self, event: LiveEvent) -> None:
         self._kept.append(event)

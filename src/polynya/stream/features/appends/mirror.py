@@ -97,7 +97,9 @@ def apply_mirror_gap(machine: Machine, command: MirrorGap, position: int) -> Rep
         note_append(machine.subscriptions, stream)
     if stream.uid in machine.tails.watched:
         after = stream.next_record, stream.next_byte
-        machine.tails.effects.append(TailMoved(stream.uid, *before, *after))
+        machine.tails.effects.append(
+            TailMoved(stream.uid, *before, *after, first_record=stream.first_record)
+        )
     return tail_reply(Code.OK, stream)
 
 

@@ -226,6 +226,7 @@ def tail_moved(
         stream.closed,
         unstable=not is_stable(stream),
         time_ms=time_ms,
+        first_record=stream.first_record,
     )
 
 

@@ -43,7 +43,10 @@ def end_transaction(
         note_append(machine.subscriptions, stream)
     if stream.uid in machine.tails.watched:
         closed = stream.closed and is_stable(stream)
-        machine.tails.effects.append(TailMoved(stream.uid, *before, *after, closed=closed))
+        first = stream.first_record
+        machine.tails.effects.append(
+            TailMoved(stream.uid, *before, *after, closed=closed, first_record=first)
+        )
 
 
 def forget_aborted(stream: Stream, begin: int, end: int) -> None:
