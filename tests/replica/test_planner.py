@@ -92,7 +92,7 @@ def test_a_node_stays_until_no_group_has_it_any_more_also_one_that_was_about_to_
 
 
 def test_a_learner_that_the_goal_no_longer_names_goes_first() -> None:
-    """It has no replica any more, and a learner that lost its disk would wait for its answer."""
+    """Drop it: it has no replica any more, and a learner that lost its disk would wait for it."""
     toy = Toy([""] * 5, groups=1)
     voters = toy.configurations[1].voters
     one, other = (number for number in toy.map.members if number not in voters)
