@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from functools import partial
+from typing import Any
 
 from polynya.cold import CollectorSettings
 from polynya.config.loading import load
@@ -30,8 +31,8 @@ class FastClock(LogClock):
 
     __slots__ = ("_began", "_floor_ms", "_speed")
 
-    def __init__(self, floor_ms: int = 0) -> None:
-        super().__init__(floor_ms)
+    def __init__(self, floor_ms: int = 0, **more: Any) -> None:
+        super().__init__(floor_ms, **more)
         self._floor_ms = super().now_ms()
         self._began = time.monotonic()
         self._speed = float(os.environ[SPEED])

@@ -3,6 +3,7 @@ lost; and that its judge can say no."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ from product import environment
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench import _soak_measures as measures  # noqa: E402  (not a part of the package)
+from bench import _fast_node  # noqa: E402  (not a part of the package)
+from bench import _soak_measures as measures  # noqa: E402
 from bench import soak  # noqa: E402
 
 STEADY = measures.Sample(
@@ -61,6 +63,17 @@ def test_nothing_grows_in_two_days() -> None:
     assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["nothing grew"]), (
         ran.stdout + ran.stderr
     )
+
+
+def test_the_clock_of_its_nodes_is_made_as_the_product_makes_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(_fast_node.SPEED, "1e6")
+    loop = asyncio.new_event_loop()
+    clock = _fast_node.FastClock(7, boot=None, wall=None, loop=loop)
+    loop.close()
+    began = clock.now_ms()
+    assert all(clock.now_ms() > began for _ in range(3))
 
 
 def test_what_is_flat_passes() -> None:
