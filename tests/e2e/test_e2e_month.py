@@ -15,9 +15,8 @@ from product import environment
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench import _fast_node  # noqa: E402  (not a part of the package)
+from bench import _fast_node, soak  # noqa: E402  (not a part of the package)
 from bench import _soak_measures as measures  # noqa: E402
-from bench import soak  # noqa: E402
 
 STEADY = measures.Sample(
     seconds=0.0,
