@@ -221,7 +221,7 @@ def test_snapshots_on_a_full_disk_are_tried_again(tmp_path: Path) -> None:
                     path.unlink()
                 assert append_until(client, acknowledged, 507, count=10, size=1_000_000) == 0
                 wait_until(
-                    lambda: "retrying later" in world.log or "died" in world.log,
+                    lambda: "snapshots failed; retrying" in world.log or "died" in world.log,
                     what="a snapshot to fail",
                 )
                 assert "died" not in world.log, world.log
