@@ -535,6 +535,8 @@ def main() -> None:
         help="transactional clients alone, and topics without a profile",
     )
     given = parser.parse_args()
+    # librdkafka's threads may spin while a broker is away: they leave the cores to the nodes
+    os.nice(10)
     clients = KafkaClients(given.servers, given.seed, time.monotonic)
     clients.transactions_only = given.transactions_only
     clients.create()
