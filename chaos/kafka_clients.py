@@ -42,6 +42,7 @@ STREAMS = [f"kafka/{TOPIC}/{number}" for number in range(PARTITIONS)]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 COMMIT_EVERY = 8  # records of a member between two commits
 STAY_RECORDS = (50, 300)  # a member leaves after so many, and joins again
+NICENESS = 10
 CREATE_SECONDS = FLUSH_SECONDS = 60.0
 READ_SECONDS = 20.0
 WAITS_MAX = 5  # of the time for the consumers to move on
@@ -95,6 +96,7 @@ class KafkaProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=FOUND_BYTES_MAX,
+            start_new_session=True,  # of its own priority
         )
         if await self._line(CREATE_SECONDS + READ_SECONDS) != b"ready\n":
             raise RuntimeError("the Kafka clients do not start")
@@ -522,6 +524,14 @@ def _served(client: Any, seconds: float) -> Any:
     return None
 
 
+def _give_way() -> None:
+    """Leave the cores to the nodes: threads of librdkafka may spin while their transaction waits for
+    a node (its issue 3692). Linux shares cores among sessions first (sched(7), autogroup)."""
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(f"{NICENESS}\n")
+
+
 def main() -> None:
     """Run the clients by commands on standard input and print the history. They end with standard
     input, also when the run is killed."""
@@ -535,8 +545,7 @@ def main() -> None:
         help="transactional clients alone, and topics without a profile",
     )
     given = parser.parse_args()
-    # librdkafka's threads may spin while a broker is away: they leave the cores to the nodes
-    os.nice(10)
+    _give_way()
     clients = KafkaClients(given.servers, given.seed, time.monotonic)
     clients.transactions_only = given.transactions_only
     clients.create()
