@@ -192,20 +192,22 @@ class Instance:
         """Return the error that repeating does not mend; None: it is done."""
         from confluent_kafka import KafkaError, KafkaException
 
-        deadline = self._now() + END_SECONDS
+        deadline, again = self._now() + END_SECONDS, False
         while True:
             try:
+                if again:
+                    self._clients.clients.served(self._client, 0.1)  # may tell a fatal error
                 call()
                 return None
             except BufferError:
-                self._clients.clients.served(self._client, 0.1)
+                again = True
             except SystemError:  # an error of a callback, which it has told by then
                 return KafkaError(KafkaError._FAIL)
             except KafkaException as fault:
                 error = fault.args[0]
                 if not error.retriable() or self._now() > deadline:
                     return error
-                self._clients.clients.served(self._client, 0.1)
+                again = True
 
 
 def _is_fenced(error: Any) -> bool:
