@@ -190,19 +190,20 @@ async def snapshots(engine: CoreRuntime, what: str) -> None:
 
 
 async def answer(folder: Path, streams: int) -> None:
-    """Open the folder in a fresh process and report the memory."""
+    """Open the folder in a fresh process, and print the bytes of memory that a stream takes."""
     before = rss()
     engine = open_engine(folder)
-    print(f"  after the restart: {(rss() - before) / streams:.0f} B of RSS a stream", flush=True)
+    print((rss() - before) / streams, flush=True)
     info = await engine.service.info(name_of(streams - 1))
     assert info.record == 1, info  # type: ignore[union-attr]
     engine.close()
 
 
-def restart(folder: Path, streams: int, what: str) -> float:
-    """Return the seconds until a fresh process answers."""
+def restart(folder: Path, streams: int, what: str) -> dict[str, float]:
+    """Return the seconds until a fresh process answers, and the memory of a stream in it: the one
+    that evicted them keeps the pages that it had."""
     begin = perf_counter()
-    subprocess.run(
+    done = subprocess.run(
         [
             sys.executable,
             "-m",
@@ -213,10 +214,16 @@ def restart(folder: Path, streams: int, what: str) -> float:
             str(streams),
         ],
         check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
-    took = perf_counter() - begin
-    print(f"  restart to the first answer, {what}: {took:.2f} s, imports included", flush=True)
-    return took
+    took, each = perf_counter() - begin, float(done.stdout)
+    print(
+        f"  restart to the first answer, {what}: {took:.2f} s, imports included; {each:.0f} B of RSS a "
+        "stream",
+        flush=True,
+    )
+    return {"restart_seconds": took, "restart_bytes_each": each}
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
@@ -244,7 +251,7 @@ def main() -> None:
             ("evicted", "evicted", "from snapshots, all evicted"),
             ("hot", "one record in memory", "from snapshots, records hot in the journal"),
         ):
-            figures[name]["restart_seconds"] = restart(folder / part, options.streams, what)
+            figures[name] |= restart(folder / part, options.streams, what)
         shutil.rmtree(folder / "hot" / "core-0" / "snapshots")
         restart(folder / "hot", options.streams, "from the journal alone")
         if options.save:

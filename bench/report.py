@@ -80,6 +80,7 @@ FIGURES: dict[str, tuple[str, str]] = {  # figure: (column, format)
     "read_cpu_ms_per_mib": ("read CPU ms per MiB", ".2f"),
     "bytes_each": ("bytes each", ",.0f"),
     "restart_seconds": ("restart s", ".1f"),
+    "restart_bytes_each": ("bytes each after it", ",.0f"),
     "p50_s": ("p50 s", ".0f"),
     "p99_s": ("p99 s", ".0f"),
     "worst_s": ("worst s", ".0f"),
